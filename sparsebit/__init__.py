@@ -1,4 +1,4 @@
-"""Make a trained PyTorch model small and fast, and prove it."""
+"""Make a trained PyTorch model small and fast, and verify the result."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _PLACES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """A public name, loaded when it is first asked for: torch takes seconds, ``sparsebit --help`` should not."""
+        """A public name, imported at its first use: torch takes seconds to import, ``sparsebit --help`` should not."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name not in _PLACES:

@@ -1,4 +1,4 @@
-"""``sparsebit`` and ``python -m sparsebit``: where the command line and the demo meet."""
+"""``sparsebit`` and ``python -m sparsebit``: the entry point, which adds the demo to the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers and this library's objects are shown: as text, in a terminal of a given width, in a notebook."""
+"""How numbers and this library's objects are displayed: as text, in a terminal of a given width, in a notebook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST = 2  # columns that a table keeps in the narrowest terminal
 def in_notebook(value: Any) -> str:
     """One of this library's objects as HTML; as a method of its class: ``_repr_html_ = in_notebook``.
 
-    The drawing is done far above, in ``integrations``, and is loaded when a notebook asks for it.
+    The display code is in ``integrations``, a higher layer, and is imported when a notebook needs it.
     """
     from sparsebit.integrations.notebook import to_html
 
@@ -28,7 +28,7 @@ def in_notebook(value: Any) -> str:
 
 
 def as_text(value: Any) -> str:
-    """What a terminal would show, in plain characters and as wide as it needs to be: nothing is wrapped or cut.
+    """The text that a terminal would show, in plain characters and as wide as necessary: nothing is wrapped or cut.
 
     As a method of a class with ``__rich__``: ``__str__ = as_text``.
 
@@ -50,7 +50,7 @@ def as_text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The same text, with characters that would steer a terminal written as escapes; names may come from data.
+    """The same text with terminal control characters escaped; names may come from data.
 
     Example:
         >>> print(printable("a\\x1b[31m name\\n"), end="")
@@ -60,7 +60,7 @@ def printable(text: str) -> str:
 
 
 def print_to(console: Console, value: Any) -> None:
-    """Show a value in a terminal, fitted to its width; names in it are only text."""
+    """Show a value in a terminal, fitted to its width; names in it are not interpreted as markup."""
     from rich.segment import Segments
     from rich.text import Text
 
@@ -147,7 +147,7 @@ def _fit_table(table: Table, width: int) -> RenderableType:
 
 
 def _widths(console: Console, column: Column) -> tuple[int, int]:
-    """Of the longest word in a column, and of its longest line."""
+    """The lengths of the longest word and of the longest line in a column."""
     cells = [console.measure(cell) for cell in (column.header, column.footer, *column.cells)]
     return max(cell.minimum for cell in cells), max(cell.maximum for cell in cells)
 

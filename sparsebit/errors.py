@@ -8,9 +8,9 @@ from typing import Any
 
 
 class SparsebitError(Exception):
-    """Base of every error raised on purpose by this library.
+    """Base class of all errors that this library raises.
 
-    The parts are kept as attributes so that a report or the command line can lay them out again.
+    The parts are attributes, so that a report or the command line can format them differently.
 
     Example:
         >>> print(SparsebitError("cannot fold", where="net.py:12", hint="call eval() first"))
@@ -61,7 +61,7 @@ class ExportError(SparsebitError):
 
 
 class ArtifactError(SparsebitError):
-    """A file or folder that cannot be written, or cannot be trusted."""
+    """A file or folder that cannot be written, or that is damaged."""
 
 
 def damaged(where: object, what: str, **parts: str | None) -> ArtifactError:
@@ -71,7 +71,7 @@ def damaged(where: object, what: str, **parts: str | None) -> ArtifactError:
 
 @contextmanager
 def advised(hint: str) -> Iterator[None]:
-    """Around the reading of a file that is not a saved model: what is wrong with it ends in this hint."""
+    """For reading files that are not saved models: errors inside the block get this hint."""
     try:
         yield
     except ArtifactError as error:
@@ -80,7 +80,7 @@ def advised(hint: str) -> Iterator[None]:
 
 
 class SpecializationWarning(UserWarning):
-    """Capturing fixed something that depended on the example inputs; the message says what and where."""
+    """Capturing fixed a value that depends on the example inputs; the message says what and where."""
 
 
 def with_article(word: str) -> str:

@@ -1,8 +1,8 @@
-"""Several processes that work on one model, as ``torchrun`` starts them: what one of them knows, all of them know.
+"""Several processes that work on one model, as ``torchrun`` starts them: they share their results.
 
 Every function here must be called by all processes of torch's default group, and without a group it does what one
-process alone would do. A process that has died ends the others with an error: they do not wait for it. One that fails
-inside ``failing_together`` and lives on does so too, at their next ``gather_values``.
+process alone would do. If a process dies, the others end with an error and do not wait for it. If one fails inside
+``failing_together`` but survives, the others raise the error at their next ``gather_values``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ProcessError(SparsebitError):
 
 
 class _Failure(NamedTuple):
-    """What a process that has failed sends to the others, whatever they expect."""
+    """The message that a failed process sends to the others, instead of the data they expect."""
 
     message: str
 
@@ -40,7 +40,7 @@ def rank() -> int:
 
 
 def world_size() -> int:
-    """How many processes there are."""
+    """The number of processes."""
     return dist.get_world_size() if is_distributed() else 1
 
 
@@ -112,7 +112,7 @@ def take_from_first(tensors: Iterable[Tensor]) -> None:
 
 
 def require_same(values: Iterable[Tensor | str], what: str) -> None:
-    """Raise if processes hold different numbers or texts: what they do from here on would be mixed from two models."""
+    """Raise an error if processes hold different numbers or texts: their results would mix two models."""
     if not is_distributed():
         return
     digest = hashlib.sha256()
@@ -129,7 +129,7 @@ def require_same(values: Iterable[Tensor | str], what: str) -> None:
 
 
 def raise_together(error: Exception | None) -> None:
-    """Raise an error of this process here, and in every other process as well: none is left waiting for the others."""
+    """Raise an error of this process here, and in every other process as well: so none waits for the others."""
     gather_values(None if error is None else _Failure(str(error)))
     if error is not None:
         raise error
@@ -137,7 +137,7 @@ def raise_together(error: Exception | None) -> None:
 
 @contextlib.contextmanager
 def failing_together() -> Iterator[None]:
-    """Around work on all processes: an error of one is raised on the others where they next wait for it. Not nested."""
+    """Wraps work on all processes: an error of one is raised on the others at their next exchange. Cannot be nested."""
     failure: Exception | None = None
     try:
         yield
@@ -156,7 +156,7 @@ def _reduce(tensors: Iterable[Tensor], how: str) -> None:
 
 
 def _broadcast(tensor: Tensor, source: int) -> None:
-    """Into ``tensor``, which is contiguous; as bytes, because back-ends do not know every type."""
+    """Broadcast into ``tensor``, which is contiguous; as bytes, because back-ends do not support every type."""
     if is_distributed() and tensor.numel():
         with _answered():
             dist.broadcast(tensor.detach().view(-1).view(torch.uint8), source)
@@ -164,7 +164,7 @@ def _broadcast(tensor: Tensor, source: int) -> None:
 
 @contextlib.contextmanager
 def _answered() -> Iterator[None]:
-    """Around what waits for other processes: one that is gone becomes an error of ours."""
+    """Wraps calls that wait for other processes: a lost process raises one of our errors."""
     try:
         yield
     except RuntimeError as error:
@@ -172,5 +172,5 @@ def _answered() -> Iterator[None]:
             "another process of this run has ended, or does not answer",
             where=f"rank {rank()} of {world_size()}",
             got=str(error).splitlines()[0],
-            hint="the output of the other ranks says why; then start all of them again",
+            hint="the output of the other ranks shows the cause; start all of them again",
         ) from error

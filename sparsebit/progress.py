@@ -1,4 +1,4 @@
-"""Progress for a person: a bar on a terminal, and elsewhere nothing, or a line now and then where it was asked for."""
+"""Progress display: a bar on a terminal; elsewhere nothing, or a line every few seconds if requested."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE = 1.0  # seconds before anything is shown
-TICK = 0.25  # seconds between two looks at the clock
+TICK = 0.25  # seconds between two checks of the clock
 BETWEEN = 10.0  # seconds between two lines, where there is no terminal
 
 _in_lines = False  # whether to print lines if there is no terminal
-_showing = False  # a bar inside of what is shown already would only disturb it
+_showing = False  # a nested bar would disturb the one that is shown
 
 
 def length(items: Iterable[object]) -> int | None:
-    """How many there are, or None if that is unknown: the length of a streaming loader raises.
+    """The length, or None if it is unknown: the length of a streaming loader raises an error.
 
     Example:
         >>> length([1, 2]), length(iter([1, 2]))
@@ -46,13 +46,13 @@ def lines_without_terminal() -> Iterator[None]:
 def progress(
     items: Iterable[T], what: str, *, total: int | None = None, shown: bool | None = None
 ) -> Generator[T, None, None]:
-    """Go through ``items`` with a bar, the count and the time left, once it has taken more than a moment.
+    """Iterate over ``items`` with a bar, the count and the time left, shown after a moment.
 
     Args:
-        items: what to go through.
-        what: the words before the bar.
-        total: how many there are, where ``items`` cannot tell.
-        shown: True or False to decide; by default a terminal gets to see it.
+        items: what to iterate over.
+        what: the text before the bar.
+        total: the number of items, if ``items`` has no length.
+        shown: True or False to decide; by default it is shown on a terminal.
 
     Example:
         >>> list(progress([1, 2, 3], "counting", shown=False))
@@ -83,12 +83,12 @@ def progress(
 def waiting(
     what: str, *, seconds: float | None = None, shown: bool | None = None
 ) -> Iterator[Callable[[str], None]]:
-    """Show that something long goes on, and for how long it has; yields a function that changes the words.
+    """Show that a long operation is running, and for how long; yields a function that changes the text.
 
     Args:
-        what: is going on.
-        seconds: that it may take at most, where that is known: then what is left of them is shown.
-        shown: True or False to decide; by default a terminal gets to see it.
+        what: the operation.
+        seconds: its time limit, if known; then the time left is shown.
+        shown: True or False to decide; by default it is shown on a terminal.
 
     Example:
         >>> with waiting("thinking", shown=False) as say:
@@ -110,7 +110,7 @@ def waiting(
     with _bar(console, columns, what, seconds) as (start, advance, say):
         over, started = threading.Event(), time.monotonic()
 
-        def tick() -> None:  # one long call gives no sign of itself
+        def tick() -> None:  # a single long call cannot report progress
             while not over.wait(TICK):
                 advance(TICK)
                 if time.monotonic() - started > PATIENCE:
@@ -130,7 +130,7 @@ Handles = tuple[Callable[[], None], Callable[..., None], Callable[[str], None]]
 
 @contextlib.contextmanager
 def _bar(console: Any, columns: tuple[Any, ...], what: str, total: float | None) -> Iterator[Handles]:
-    """A bar that is not on the screen yet: how to put it there, to move it, and to change its words."""
+    """A bar that is not shown yet: functions to show it, to advance it, and to change its text."""
     global _showing
     from rich.progress import Progress
 
@@ -156,7 +156,7 @@ def _bar(console: Any, columns: tuple[Any, ...], what: str, total: float | None)
 
 
 def _told(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """A line every few seconds: how many are done, and the time left."""
+    """Print a line every few seconds: how many items are done, and the time left."""
     started = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()

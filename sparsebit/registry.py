@@ -1,4 +1,4 @@
-"""Names to plug-ins: loud on a clash, helpful on an unknown name."""
+"""Plug-ins by name, with errors for names that are taken or unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Registry(Mapping[str, T]):
         self._items: dict[str, T] = {}
 
     def register(self, name: str, *, replace: bool = False) -> Callable[[Item], Item]:
-        """Decorator that files what it decorates under ``name``; ``replace=True`` to override one on purpose."""
+        """Decorator that registers an object under ``name``; ``replace=True`` overrides an existing one."""
 
         def add(item: Item) -> Item:
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
@@ -53,8 +53,8 @@ class Registry(Mapping[str, T]):
         return add
 
     def remove(self, name: str) -> None:
-        """Take one plug-in out again (tests and notebooks re-register)."""
-        self[name]  # raises, with the names there are
+        """Remove a plug-in (tests and notebooks register again)."""
+        self[name]  # an unknown name raises an error that lists the names
         del self._items[name.lower()]
 
     def __getitem__(self, name: str) -> T:

@@ -1,4 +1,4 @@
-"""Measurements on a captured or quantized model: what it costs, where it errs, which bits it needs."""
+"""Measurements on a captured or quantized model: its cost, its errors, and the bits it needs."""
 
 from sparsebit.analysis.bits.choose_bits import (
     BitChoice,

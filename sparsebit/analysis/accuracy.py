@@ -16,7 +16,7 @@ Metric = Callable[[Any, Any], Any]
 
 
 def top1(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The fraction of samples whose largest output is that of their label; outputs [N, C, ...], labels [N, ...].
+    """The fraction of samples whose largest output is at their label; outputs [N, C, ...], labels [N, ...].
 
     Example:
         >>> top1(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1]))

@@ -1,4 +1,4 @@
-"""How long a model takes in a runtime on this machine's CPU."""
+"""The time a model takes in a runtime on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class RuntimeClock:
     Args:
         example_inputs: as for ``runtime_call``, moved to the CPU.
         runtime: as for ``runtime_call``.
-        where: what asked for the time, for the message of a failure.
+        where: the caller, for the message of a failure.
         otherwise: what to do instead of measuring here, for that message.
     """
 

@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 class CostRow:
     """One node.
 
-    A parameter counts at the first node that reads it, so the columns add up even where weights are shared.
+    A parameter is counted at the first node that reads it, so the columns add up even if weights are shared.
     """
 
     name: str
@@ -105,7 +105,7 @@ class CostReport:
 def cost(gm: GraphModule) -> CostReport:
     """Count what every node of a captured model costs.
 
-    Raises ``GraphError`` where no shapes are recorded: they come from the example inputs given to capture.
+    Raises ``GraphError`` if no shapes are recorded: they come from the example inputs of ``capture``.
     """
     counted: set[int] = set()
     rows = []

@@ -1,4 +1,4 @@
-"""Which of several things no other beats."""
+"""The items of a set that no other item beats in every cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def pareto_front(items: Iterable[T], costs: Callable[[T], tuple[float, ...]]) -> list[T]:
-    """The items that no other beats in all of their costs at once, sorted by these; of equal ones the first.
+    """The items that no other beats in all costs at once, sorted by their costs; of equal ones, the first.
 
     Example:
         >>> pareto_front([(2, 8), (1, 9), (3, 8), (4, 5)], costs=lambda pair: pair)

@@ -1,4 +1,4 @@
-"""Bytes of a model's parameters: as floats, and at the widths they were given."""
+"""Bytes of a model's parameters: as floats, and at their chosen widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one rule for data: how the batches of a loader become calls of a model. ``model_inputs`` says the rule."""
+"""The one rule for data: how the batches of a loader become calls of a model. The rule is in ``model_inputs``."""
 
 from sparsebit.batches.calls import Call, as_call, copied, crop_like, device_of, example_call, few, to_device
 from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs, example_from

@@ -76,7 +76,7 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def copied(call: Call) -> Call:
-    """The same call with tensors of its own, without gradients."""
+    """The same call with copies of its tensors, without gradients."""
     return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), tuple(call)))
 
 
@@ -119,7 +119,7 @@ def show_shapes(call: Call) -> str:
 
 
 def require_dense(*inputs: Any, allow_sparse: bool = False) -> None:
-    """Refuse nested tensors, and sparse ones where a model is to be quantized or pruned."""
+    """Raise an error for nested tensors, and for sparse ones if a model is quantized or pruned."""
     for leaf in pytree.tree_leaves(inputs):
         if not isinstance(leaf, Tensor):
             continue

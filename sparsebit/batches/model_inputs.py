@@ -29,7 +29,7 @@ from sparsebit.batches.calls import Call, as_call, device_of, example_call, few,
 from sparsebit.batches.reading import FEED, DataError, read_batches
 from sparsebit.errors import with_article
 
-LABELS = ("labels", "label", "targets", "target", "y")  # names of what a model should answer
+LABELS = ("labels", "label", "targets", "target", "y")  # names of labels
 Feed = Callable[[Any], Any]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
-    """One batch: the arguments of the call, and what is not one of them.
+    """One batch: the arguments of the call, and the items that are not arguments.
 
     ``rest`` holds the items of a tuple after the inputs, or the dict itself. ``labels`` is the last of those items, or
     the value of the dict whose name is in ``LABELS``; None if there is none.
@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class ModelInputs:
-    """What a model takes: its example call, and the parameters of its ``forward``.
+    """The inputs of a model: its example call, and the parameters of its ``forward``.
 
     Args:
         model: a module or function; None takes any arguments.
@@ -154,7 +154,7 @@ class ModelInputs:
         return Call(args, {name: value for name, value in kwargs.items() if name not in labels})
 
     def _holds_arguments(self, first: Any) -> bool:
-        """Whether the first item of a tuple is all the arguments, and not an argument that is a list or dict."""
+        """Whether the first item of a tuple holds all arguments, and is not one argument of type list or dict."""
         if not isinstance(first, (Mapping, tuple, list)):
             return False
         args, kwargs = self.example
@@ -190,7 +190,7 @@ class ModelInputs:
         if rest:
             unused = [p.name for p in self._positional[count:] if p.name not in LABELS]
             which = f"item {count + 1}" if len(rest) == 1 else f"items {count + 1} to {len(items)}"
-            self._say(f"{which} of each batch: labels, by position", unused)
+            self._say(f"{which} of each batch (labels, because of their position)", unused)
         labels = rest[-1] if rest else None
         if kwargs:
             return Batch((), {next(iter(kwargs)): items[0]}, rest, labels)
@@ -228,7 +228,7 @@ class ModelInputs:
         return Batch((), taken, (found,), labels)
 
     def _count(self, items: int) -> int:
-        """How many of a tuple's items are inputs where there is no example: all but the label."""
+        """How many of a tuple's items are inputs if there is no example: all but the label."""
         required = sum(p.default is p.empty for p in self._positional)
         most = items if self._any_number else len(self._positional)
         return max(min(items - 1, most), required, 1)
@@ -237,7 +237,7 @@ class ModelInputs:
         return [p.name for p in self._positional[:count]]
 
     def _say(self, what: str, could_take: list[str]) -> None:
-        """Name once what stays out of the call; louder where the model has a parameter that it may be meant for."""
+        """Log once what is not passed; as a warning if the model has a parameter that it may be meant for."""
         if what in self._said:
             return
         self._said.add(what)
@@ -255,7 +255,7 @@ class ModelInputs:
 def example_from(model: nn.Module | Callable[..., Any] | None, item: Any, feed: Feed | None = None) -> Call:
     """A call to capture a model with, from a batch: without labels, and only a few samples.
 
-    It is the whole batch where the model cannot run on a few samples of it, as for the nodes of one graph.
+    It is the complete batch if the model cannot run on a few samples of it, such as the nodes of one graph.
     """
     args, kwargs, *_ = ModelInputs.of(model).batch(item, feed)
     whole = Call(args, {name: value for name, value in kwargs.items() if name not in LABELS})
@@ -265,7 +265,7 @@ def example_from(model: nn.Module | Callable[..., Any] | None, item: Any, feed: 
 
 
 def _runs(model: nn.Module, call: Call) -> bool:
-    """Whether a model runs on a call; it stays as it was."""
+    """Whether a model runs on a call; the model is not changed."""
     from sparsebit.graph.capture.snapshot import undisturbed
 
     try:

@@ -1,4 +1,4 @@
-"""What may be a loader, how its batches are read, and what is said where one does not fit."""
+"""What a loader may be, how its batches are read, and the errors for batches that do not fit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read_batches(
     limit = MOST_BATCHES if batches is None and total is None else batches
     total = limit if total is None else min(total, limit or total)
     source, count = iter(items), 0
-    # The loader is not asked for one batch more than is used: making it may be slow.
+    # The loader is not asked for more batches than are used: creating one may be slow.
     for item in progress(itertools.islice(source, limit), what, total=total, shown=shown):
         count += 1
         yield item
@@ -75,7 +75,7 @@ def explained(number: int, call: Call, example: Call) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except CaptureError as error:  # the graph says itself what does not fit
+    except CaptureError as error:  # the graph's own error says what does not fit
         raise DataError(
             f"batch {number} (counted from 1) does not fit: {error.message}",
             where=error.where,

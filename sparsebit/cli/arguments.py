@@ -1,4 +1,4 @@
-"""Arguments that several commands have. Says what may be typed and reads nothing, so that --help is quick."""
+"""Arguments that several commands have. It only declares arguments and reads no files, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
+    """An integer of at least 1, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
@@ -24,12 +24,12 @@ def seconds(text: str) -> float:
 
 
 def add_model(parser: argparse.ArgumentParser, *, quantized: bool = False) -> None:
-    """MODEL, --weights, --pruned, and --quantized where a command can use one."""
+    """MODEL, --weights, --pruned, and --quantized for commands that can use a quantized model."""
     parser.add_argument("model", metavar="MODEL", help="file.py:factory or package.module:factory")
     add_weights(parser)
     if quantized:
         parser.add_argument(
-            "--quantized", metavar="FOLDER", help="what `sparsebit quantize` wrote for this model"
+            "--quantized", metavar="FOLDER", help="folder that `sparsebit quantize` wrote for this model"
         )
 
 
@@ -38,7 +38,9 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
     )
-    parser.add_argument("--pruned", metavar="FOLDER", help="what `sparsebit prune` wrote for this model")
+    parser.add_argument(
+        "--pruned", metavar="FOLDER", help="folder that `sparsebit prune` wrote for this model"
+    )
 
 
 def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
@@ -51,7 +53,7 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: st
 
 
 def _add_reading(group: Any) -> None:
-    """How images and arrays become batches."""
+    """Arguments that say how images and arrays become batches."""
     group.add_argument(
         "--batch-size", type=positive, default=32, metavar="N", help="batch size for images and .npz (32)"
     )
@@ -62,15 +64,19 @@ def _add_reading(group: Any) -> None:
         type=float,
         nargs="+",
         default=[0.485, 0.456, 0.406],
-        help="subtracted from an image's channels",
+        help="mean of each channel, subtracted from images",
     )
     group.add_argument(
-        "--std", type=float, nargs="+", default=[0.229, 0.224, 0.225], help="divides the channels"
+        "--std",
+        type=float,
+        nargs="+",
+        default=[0.229, 0.224, 0.225],
+        help="standard deviation of each channel, by which images are divided",
     )
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
-    """--input: sizes to record a model with, where there is no data."""
+    """--input: sizes to record a model with if there is no data."""
     parser.add_argument(
         "--input",
         metavar="SHAPE",
@@ -95,7 +101,7 @@ def add_config(parser: argparse.ArgumentParser, *, what: str, key: str, default:
 
 
 def add_output(parser: argparse.ArgumentParser, what: str, *, required: bool = True) -> None:
-    """--output: written whole or not at all."""
+    """--output: written completely or not at all."""
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=required, help=what)
 
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_weights(parser)
     add_input(parser)
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples per call (1)")
-    parser.add_argument("--seconds", type=seconds, default=1.0, help="time to spend on each (1)")
+    parser.add_argument("--seconds", type=seconds, default=1.0, help="seconds to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads to use; by default all cores")
     parser.add_argument(
         "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime for ONNX files"
@@ -107,7 +107,7 @@ def _call(what: str, arguments: argparse.Namespace, data: Any) -> tuple[Callable
 
 
 def _resized(example: Call, samples: int) -> Call:
-    """The example with so many samples."""
+    """The example, repeated or cut to this number of samples."""
     import torch
     import torch.utils._pytree as pytree
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how to capture the model (auto)",
     )
     parser.add_argument("--simplify", action="store_true", help="remove identities and fold batch norm first")
-    add_output(parser, "also write the graph: a drawing (.mmd, Mermaid) or a table (.txt)", required=False)
+    add_output(parser, "also write the graph: a diagram (.mmd, Mermaid) or a table (.txt)", required=False)
     add_data(parser, required=False, what="to take the example input from")
 
 
@@ -89,7 +89,7 @@ def _node(graph: GraphModule, node: Any) -> dict[str, Any]:
 COMMAND = Command(
     description="""
 Run a model once on an example input, record its operations as a graph, and show it: one line per
-node, which operators are known, and the cost of one forward. The model is not changed. All other
+node, which operators are known, and the cost of one forward pass. The model is not changed. All other
 commands start with this step, so try it first.
 """,
     examples=(

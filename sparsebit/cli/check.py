@@ -1,4 +1,4 @@
-"""``sparsebit check``: does a file still compute what its model computes?"""
+"""``sparsebit check``: whether a file still computes the same as its model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Run the file and the model on the same inputs. Exit code 1 where they differ."""
+    """Run the file and the model on the same inputs; the exit code is 1 if they differ."""
     from sparsebit.batches import ModelInputs, few
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.model import open_compressed
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, target: str) -> Exported:
-    """What writing the model again says of its tensors, with the given file in the place of the new one."""
+    """The record of exporting the model again, with the given file in place of the new one."""
     from sparsebit.export import export_graph
 
     opset = _opset(file.path)
@@ -72,7 +72,7 @@ def _as_exported(file: OnnxFile, graph: GraphModule, args: Any, kwargs: Any, tar
         again = export_graph(graph, args, kwargs, Path(folder) / "model.onnx", opset=opset, target=target)
     if len(file.input_names) != len(again.input_names) or len(file.output_names) != len(again.output_names):
         raise UsageError(
-            f"{file.path} was written from another model",
+            f"{file.path} was exported from another model",
             expected=f"{len(again.input_names)} inputs and {len(again.output_names)} outputs",
             got=f"{len(file.input_names)} and {len(file.output_names)}",
         )

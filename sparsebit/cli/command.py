@@ -1,4 +1,4 @@
-"""What a command is, and what it hands back."""
+"""What a command is, and what it returns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sparsebit.errors import SparsebitError
 
 
 class UsageError(SparsebitError):
-    """A mistake in what was typed, or in the files it names."""
+    """A mistake in the command line, or in a file that it names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command: for people something to print, for machines plain data.
+    """The result of a command: text to print, and plain data for --json.
 
     ``exit_code`` is 0, or 1 for a finding that should stop a script: a file that does not agree with its model.
     """
@@ -28,7 +28,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Entry:
-    """One word of the command line and what it does, for the list of commands; ``load`` gives the command itself."""
+    """A command's name and summary, for the list of commands; ``load`` imports the command itself."""
 
     name: str
     help: str
@@ -37,10 +37,9 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What one word of the command line does.
+    """One command of the command line.
 
-    A file of a command imports what it works with in ``run``: torch takes seconds to load, and asking for help should
-    not.
+    The file of a command imports the library inside ``run``: torch takes seconds to load, and ``--help`` should not.
     """
 
     description: str
@@ -49,9 +48,9 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Outcome]
     check: Callable[[argparse.Namespace], None] = lambda arguments: None
-    """Refuses what can be known to be wrong before torch is loaded, such as a config."""
+    """Raises an error for mistakes that can be found before torch is loaded, such as in a config."""
     writes: Literal["", "file", "folder", "files"] = ""
     """What --output names: a file, a folder that becomes an artifact, or a folder that files are added to."""
     loads_torch: bool = True
     resume: str = ""
-    """What --resume goes on with; empty for a command that keeps nothing in between, which has no --resume."""
+    """What --resume continues; empty for a command without intermediate results, which has no --resume."""

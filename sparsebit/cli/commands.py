@@ -1,4 +1,4 @@
-"""The commands, in the order a model meets them; the file of each is loaded when it is typed."""
+"""The commands, in the order of a usual workflow; the file of a command is loaded only when it is used."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     goals = parser.add_argument_group("goals")
     goals.add_argument("--max-drop", type=float, default=0.01, help="largest loss of the metric (0.01)")
-    goals.add_argument("--speedup", type=float, help="how many times as fast a call must be, such as 2")
+    goals.add_argument("--speedup", type=float, help="required speed-up of one call, such as 2")
     goals.add_argument(
         "--size", type=float, help="a fraction of the float model such as 0.25, or a number of bytes"
     )
@@ -64,7 +64,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Search, save, show. Exit code 1 where no recipe meets the goals."""
+    """Search, save and show; the exit code is 1 if no recipe meets the goals."""
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import accuracy_of, open_metric
     from sparsebit.cli.model import open_model
@@ -132,7 +132,7 @@ def _refuse_other_search(folder: Path, resume: bool) -> None:
 
 
 def _teller(budget: float) -> Callable[[Trial], None]:
-    """One line for each trial, with what is left of the time."""
+    """A function that shows one line for each trial, with the time left."""
     started = time.monotonic()
 
     def tell(trial: Trial) -> None:
@@ -146,7 +146,7 @@ def _teller(budget: float) -> Callable[[Trial], None]:
 COMMAND = Command(
     description="""
 Say how much accuracy may be lost and how small or fast the model must be. Recipes are tried, cheapest
-first, until one meets the goals or the time is over. Writes the best model, the recipe that
+first, until one meets the goals or the time limit is reached. Writes the best model, the recipe that
 reproduces it as YAML, and all trials. If the goals cannot be met, it says by how much and why, and
 the exit code is 1. --resume continues an interrupted search.
 """,

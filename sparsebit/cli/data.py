@@ -28,13 +28,13 @@ from sparsebit.progress import length
 from sparsebit.quantization import QuantModel
 from sparsebit.storage.archive import require_expansion
 
-MOST_EXPANSION = 100  # of an .npz file, when it is read; one of zeros has 1,000
+MOST_EXPANSION = 100  # of an .npz file when unpacked; a file of zeros grows by 1,000
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
 @dataclass(frozen=True)
 class Again:
-    """Batches that can be gone through any number of times, as far as the user's code allows."""
+    """Batches that can be iterated several times, as far as the user's code allows."""
 
     start: Callable[[], Iterable[Any]]
     limit: int | None = None
@@ -64,7 +64,7 @@ def _tensors(batch: Any) -> list[Tensor]:
 
 
 def open_data(arguments: argparse.Namespace, source: str | None = None) -> Again:
-    """The batches the arguments mean; there is at least one."""
+    """The batches that the arguments describe, at least one."""
     text: str = source or arguments.data
     data = Again(_start(text, arguments), arguments.batches, text)
     first(data, text)
@@ -165,7 +165,7 @@ def _tensor(name: str, array: Any, path: Path) -> Tensor:
 def example_inputs(
     arguments: argparse.Namespace, model: nn.Module, data: Iterable[Any] | None = None
 ) -> Call:
-    """What to record the model with: --input, else the first batch of the data, else what it was quantized with."""
+    """Example inputs: --input, else the first batch of the data, else the inputs it was quantized with."""
     if arguments.input:
         args, kwargs = from_shapes(arguments.input)
     elif data is not None:
@@ -199,7 +199,7 @@ def example_inputs(
 
 
 def from_shapes(texts: Sequence[str]) -> Call:
-    """Random inputs of the sizes that were typed.
+    """Random inputs of the given sizes.
 
     Example:
         >>> args, kwargs = from_shapes(["2x3", "mask=2x5:bool"])
@@ -221,7 +221,7 @@ def from_shapes(texts: Sequence[str]) -> Call:
         if 0 in shape:
             raise UsageError(f"the input {text!r} holds nothing", expected="sizes of 1 and more")
         try:
-            value = torch.ones(shape, dtype=dtype)  # a token or a mask that every model knows
+            value = torch.ones(shape, dtype=dtype)  # a token or a mask value that is valid for every model
             if dtype.is_floating_point:
                 value = torch.randn(shape, generator=chance).to(dtype)
         except RuntimeError as error:

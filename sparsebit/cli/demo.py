@@ -1,4 +1,4 @@
-"""``sparsebit demo``: the whole way on real images. The demo itself sits above this package and is handed in."""
+"""``sparsebit demo``: all steps on real images. The demo is in a higher layer, which passes it to this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sparsebit export``: write a model as an ONNX file that was run and compared."""
+"""``sparsebit export``: write a model as an ONNX file, run the file and compare it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=axes_of_input,
         metavar="NAME=AXES",
         help="axes of an input that may have any size, such as input_ids=0,1; repeat for several inputs. "
-        "By default the batch, and the sequence of text",
+        "By default the batch, and the sequence length of text",
     )
     parser.add_argument("--fixed-sizes", action="store_true", help="fix every size, including the batch")
     parser.add_argument("--no-check", action="store_true", help="do not run the file and compare")
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def axes_of_input(text: str) -> tuple[str, dict[int, str]]:
     """``input_ids=0,1`` as a name and named axes, for argparse.
 
-    Axes that are free in several inputs at the same place are one size, so they have one name.
+    An axis that is free in several inputs has the same size in all of them, so it has one name.
     """
     name, _, axes = text.partition("=")
     try:

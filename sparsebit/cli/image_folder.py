@@ -1,4 +1,4 @@
-"""A folder of images as batches. Its subfolders, where there are any, are the classes."""
+"""A folder of images as batches. Its subfolders, if any, are the classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", "
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images as models were mostly trained to take them: the shorter side resized, the middle cut out, normalized.
+    """Images preprocessed as for most models: the shorter side resized, the center cropped, normalized.
 
     Each class is a subfolder, numbered in the order of their names. Images without subfolders have no labels. One
     number for the mean makes grey images of one channel, three make colour ones.
@@ -41,7 +41,7 @@ class ImageFolder:
             )
 
     def files(self) -> list[tuple[Path, int | None]]:
-        """Every image with the number of its class."""
+        """Every image file with the number of its class."""
         classes = sorted(entry for entry in self.folder.iterdir() if entry.is_dir())
         found = [(file, None) for file in self._images(self.folder)] if not classes else []
         labelled = [(file, index) for index, place in enumerate(classes) for file in self._images(place)]
@@ -59,7 +59,7 @@ class ImageFolder:
 
     def __iter__(self) -> Iterator[Any]:
         files = self.files()
-        # Spread over the classes: the first batches are used for calibration, and one class alone misleads it.
+        # Spread over the classes: calibration uses the first batches, and a single class would mislead it.
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
         for start in range(0, len(files), self.batch_size):
             chosen = [files[index] for index in order[start : start + self.batch_size]]
@@ -79,7 +79,7 @@ class ImageFolder:
                     image = opened.convert("RGB" if len(self.mean) == 3 else "L")
         except MemoryError:
             raise UsageError(f"{file} does not fit into memory") from None
-        except Exception as error:  # each of Pillow's readers has errors of its own
+        except Exception as error:  # each of Pillow's readers raises its own errors
             raise UsageError(f"{file} cannot be read as an image: {error}") from None
         enlarged = round(self.size * 8 / 7) if self.size >= 64 else self.size  # 256 for 224
         scale = enlarged / min(image.size)

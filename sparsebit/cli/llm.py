@@ -50,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hidden",
         type=float,
         default=0.0,
-        metavar="PART",
+        metavar="FRACTION",
         help="prune: fraction of hidden channels to remove",
     )
     parser.add_argument(
         "--heads",
         type=float,
         default=0.0,
-        metavar="PART",
+        metavar="FRACTION",
         help="prune: fraction of attention heads to remove",
     )
     parser.add_argument(
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What each verb needs, before torch is loaded."""
+    """Check the arguments of each verb, before torch is loaded."""
     from sparsebit.config.llm import load_llm_config
 
     for name in NEEDS[arguments.verb]:
@@ -136,7 +136,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Do what the verb says."""
+    """Run the verb."""
     verbs = {
         "quantize": _quantize, "prune": _prune, "export": _export, "eval": _evaluate, "chat": _chat
     }  # fmt: skip
@@ -152,7 +152,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.config.llm import load_llm_config
 
     config = load_llm_config(arguments.config, arguments.overrides)
-    # A run that was stopped goes on behind the blocks that it finished.
+    # A stopped run resumes after its finished blocks.
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
     made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
     made.save(arguments.output)
@@ -186,8 +186,8 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 
 def _unreached(records: Sequence[Any]) -> list[str]:
-    """A line that names weights inside the blocks that no token of the text reached, where there are some."""
-    outside = "rounded to nearest"  # what is said of an embedding, which nothing is multiplied with
+    """A line that names weights inside the blocks that no token of the text reached, if any."""
+    outside = "rounded to nearest"  # the note on an embedding, which is not multiplied
     names = [record.name for record in records if not record.tokens and record.remark != outside]
     if not names or not any(record.tokens for record in records):
         return []
@@ -196,7 +196,7 @@ def _unreached(records: Sequence[Any]) -> list[str]:
 
 
 def _next_step(made: Any, output: Path) -> str:
-    """An export to the first format that holds the model exactly; where none does, its evaluation."""
+    """The command to export to the first format that stores the model exactly, or else to evaluate it."""
     from sparsebit.llm.formats import FORMATS, require_exact
 
     for name in FORMAT_NAMES:

@@ -1,6 +1,6 @@
-"""From a list of words to an exit code: parsing, and what happens when something goes wrong.
+"""From command-line arguments to an exit code: parsing, and the handling of errors.
 
-Exit codes: 0 done; 1 done, and the result is bad news (a file that differs from its model), or a bug of ours;
+Exit codes: 0 done; 1 done, but the result is negative (a file that differs from its model), or a bug in sparsebit;
 2 the user's mistake; 130 interrupted.
 """
 
@@ -28,11 +28,11 @@ from sparsebit.errors import SparsebitError
 from sparsebit.progress import lines_without_terminal, waiting
 
 USER_MISTAKE, TROUBLE, INTERRUPTED = 2, 1, 130
-SCREEN = 24  # lines of a message at most
+SCREEN = 24  # maximum lines of a message
 GRACE = 10.0  # seconds for cleaning up, in which another Ctrl-C changes nothing
 
 _ABOUT = """\
-Make a trained PyTorch model small and fast, and prove it.
+Make a trained PyTorch model small and fast, and verify the result.
 
 A MODEL is code that builds one: net.py:factory or package.module:factory, a function, class or module object.
 DATA is net.py:loader (batches, or a function that returns them), a folder of images, or an .npz file.
@@ -41,7 +41,7 @@ A CONFIG is the name of a preset or a YAML file; --set changes any key of it: --
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes in the words are raised like all others, so that --json can report them too."""
+    """Mistakes in arguments are raised like all other errors, so that --json can report them too."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help shows the arguments and an example")
@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 def build_parser(
     entries: Sequence[Entry], words: Sequence[str], version: str = ""
 ) -> argparse.ArgumentParser:
-    """The parser for all commands; only the one that was typed is loaded and asked for its arguments."""
+    """The parser for all commands; only the command in use is imported to add its arguments."""
     chosen = next((word for word in words if not word.startswith("-")), None)
     style = argparse.RawDescriptionHelpFormatter
     parser = _Parser(prog="sparsebit", description=_ABOUT, formatter_class=style)
@@ -117,8 +117,8 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             return outcome.exit_code
     except KeyboardInterrupt:
         more = "; run it again with --resume to continue" if _keeps_steps(arguments) else ""
-        return _fail(f"interrupted; nothing was left half-written{more}", INTERRUPTED, as_json, debug)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        return _fail(f"interrupted; no incomplete file was left{more}", INTERRUPTED, as_json, debug)
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SparsebitError as error:
@@ -135,7 +135,7 @@ def _keeps_steps(arguments: argparse.Namespace) -> bool:
 
 
 def _show(outcome: Outcome) -> None:
-    """Fitted into a terminal; in a pipe or a file as wide as it needs to be."""
+    """Print, fitted to the width of a terminal; in a pipe or a file, as wide as necessary."""
     from rich.console import Console
 
     console = Console()
@@ -193,10 +193,10 @@ def _write_json(data: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _one_interrupt() -> Iterator[None]:
-    """Ctrl-C and a polite kill end the command once: what comes while it cleans up is only answered.
+    """Ctrl-C and SIGTERM end the command once: another one during the cleanup only prints a message.
 
-    After ``GRACE`` seconds another one counts again. A signal that is ignored, as in a background job of a shell,
-    stays ignored. Only the main thread may ask for signals.
+    After ``GRACE`` seconds, another one ends the command at once. A signal that is ignored, as in a background job of a
+    shell, stays ignored. Only the main thread may install signal handlers.
     """
     last = -math.inf
 
@@ -223,7 +223,7 @@ def _one_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_in_a_line(stream: TextIO) -> Iterator[None]:
-    """Warnings and log messages for a person: what, without the line of our source."""
+    """Warnings and log messages as one line of text, without the line of our source."""
 
     def show(message: Warning | str, *_: object) -> None:
         stream.write(f"warning: {message}\n")

@@ -1,4 +1,4 @@
-"""What --test and --metric mean, and the number they give."""
+"""The metric that --test and --metric define, and its measurement."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def open_metric(arguments: argparse.Namespace) -> Metric:
 def accuracy_of(
     model: nn.Module | Callable[..., Any], data: Iterable[Any], metric: Metric, what: str
 ) -> float:
-    """The metric on labelled data; a message where there are no labels, or where the metric is NaN."""
+    """The metric on labelled data; an error if there are no labels, or if the metric is NaN."""
     if metric is top1 and not has_labels(first(data), ModelInputs.of(model)):
         raise UsageError(
-            "the data of --test has no labels to count right answers with",
+            "the data of --test has no labels to measure accuracy with",
             expected="batches of (inputs, labels) with whole numbers as labels",
             hint="add --metric file.py:function for other kinds of labels",
         )
@@ -47,7 +47,7 @@ def accuracy_of(
 
 
 class Accuracy:
-    """The metric of a model before and after, on the batches of --test; nothing where there are none."""
+    """The metric of a model before and after, on the batches of --test, if there are any."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.metric and not arguments.test:
@@ -67,11 +67,11 @@ class Accuracy:
         return (self.found[0], self.found[-1]) if self.found else None
 
     def rows(self) -> list[str]:
-        """One line, where it was measured."""
+        """One line, if it was measured."""
         if not self.found:
             return []
         before, after = self.found[0], self.found[-1]
-        if max(abs(before), abs(after)) > 1:  # a metric of the user's own, which need not be a share
+        if max(abs(before), abs(after)) > 1:  # a user's metric, which need not be a fraction
             return [f"metric: {before:.4g} before, {after:.4g} after ({after - before:+.4g})"]
         shares = f"{100 * before:.2f} % before, {100 * after:.2f} % after"
         return [f"accuracy: {shares} ({100 * (after - before):+.2f} points)"]

@@ -1,4 +1,4 @@
-"""What MODEL means: code that builds a model, weights to fill it with, and what was already made of it."""
+"""The model that the arguments describe: code that builds it, weights to load, and saved pruning or quantization."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts 
 
 
 def open_model(arguments: argparse.Namespace, reference: str | None = None) -> nn.Module:
-    """The model the arguments mean, in evaluation mode; pruned where they say so."""
+    """The model that the arguments describe, in evaluation mode, pruned if --pruned is given."""
     model = load_model(reference or arguments.model, arguments.weights)
     if arguments.pruned:
         model = load_pruned(arguments.pruned, model).eval()
@@ -36,13 +36,13 @@ def open_model(arguments: argparse.Namespace, reference: str | None = None) -> n
 
 
 def open_compressed(arguments: argparse.Namespace) -> nn.Module:
-    """The same; quantized too where the arguments say so."""
+    """The same, and quantized if --quantized is given."""
     model = open_model(arguments)
     return QuantModel.load(arguments.quantized, model).eval() if arguments.quantized else model
 
 
 def require_device(name: str) -> None:
-    """Make sure that a config's device is there."""
+    """Raise an error if a config's device is not available."""
     try:
         torch.empty(0, device=None if name == "auto" else name)
     except (RuntimeError, AssertionError) as error:
@@ -52,7 +52,7 @@ def require_device(name: str) -> None:
 
 
 def load_model(reference: str, weights: str | None = None) -> nn.Module:
-    """Build a model from a reference and fill it with weights."""
+    """Build a model from a reference and load its weights."""
     found = resolve(reference, "model")
     made = found if isinstance(found, nn.Module) or not callable(found) else call(found, reference, "model")
     if not isinstance(made, nn.Module):
@@ -67,7 +67,7 @@ def load_model(reference: str, weights: str | None = None) -> nn.Module:
 
 
 def fill(model: nn.Module, weights: str) -> None:
-    """Load weights into a model; every name has to fit."""
+    """Load weights into a model; all names must match."""
     state = read_weights(Path(weights))
     if state and all(name.startswith("module.") for name in state):  # saved from DistributedDataParallel
         state = {name.removeprefix("module."): tensor for name, tensor in state.items()}

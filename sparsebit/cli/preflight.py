@@ -1,4 +1,4 @@
-"""What the typed words name: is it there, and can the results be written? Answered before torch is loaded."""
+"""Checks before torch is loaded: whether the named files exist, and whether the results can be written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILES = ("weights", "file")
 _FOLDERS = ("pruned", "quantized")
 _DATA = ("data", "test")
 LEAST = 2**16  # bytes that any result takes
-LEAST_SHARE = 8  # the part of a float model's bytes that any result takes, 4-bit weights too
+LEAST_SHARE = 8  # the fraction of a float model's bytes that any result takes, even with 4-bit weights
 
 
 def require_one_process() -> None:
@@ -32,7 +32,7 @@ def require_one_process() -> None:
 
 
 def require_named_things(arguments: argparse.Namespace) -> None:
-    """Refuse what is not there. What is in the files is looked at later, by the part that reads them."""
+    """Raise an error for missing files. Their contents are checked later, by the code that reads them."""
 
     def given(names: tuple[str, ...]) -> list[tuple[str, Any]]:
         return [(name, value) for name in names if (value := getattr(arguments, name, None))]
@@ -65,9 +65,9 @@ def require_named_things(arguments: argparse.Namespace) -> None:
 
 
 def require_outputs(arguments: argparse.Namespace, model_bytes: int = 0) -> None:
-    """Refuse places that cannot be written, and disks without room, before any work.
+    """Before any work, raise an error if an output cannot be written or the disk is too full.
 
-    Asked twice: before torch is loaded, and again with the size of the float model as soon as that is known.
+    Called twice: before torch is loaded, and again when the size of the float model is known.
     """
     output, report = getattr(arguments, "output", None), getattr(arguments, "report", None)
     writes = arguments.command.writes if "command" in arguments else ""
@@ -86,7 +86,7 @@ def require_outputs(arguments: argparse.Namespace, model_bytes: int = 0) -> None
 
 
 def require_data(text: str) -> None:
-    """Refuse a source of data that is not there, or of a kind that cannot be read."""
+    """Raise an error if the data does not exist or is of a kind that cannot be read."""
     path = Path(text)
     if path.is_dir():
         return

@@ -1,4 +1,4 @@
-"""``sparsebit profile``: where a quantized model errs."""
+"""``sparsebit profile``: the errors of a quantized model, layer by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Whether there is a quantized model."""
+    """Require a quantized model."""
     if not arguments.quantized:
         raise UsageError("only a quantized model has errors to profile", hint="add --quantized FOLDER")
 

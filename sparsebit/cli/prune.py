@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_config(
         parser,
-        what="a YAML file; by default the half of the channels with the smallest weights is removed",
+        what="a YAML file; by default half of the channels are removed, those with the smallest weights",
         key="SPARSER.RATIO=0.3",
     )
     add_output(parser, "folder to write the pruned model to")
@@ -37,7 +37,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Choose, take away, measure and save."""
+    """Choose, prune, measure and save."""
     from torch.nn import functional
 
     from sparsebit.cli.data import example_inputs, open_data

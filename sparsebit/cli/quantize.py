@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """The config, and the place for finished steps."""
+    """Check the config, and the place for finished steps."""
     from sparsebit.config import load_qconfig
 
     load_qconfig(arguments.config, arguments.overrides)
@@ -48,7 +48,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def _steps(arguments: argparse.Namespace) -> Path:
-    """Where finished steps of a long recovery wait for --resume."""
+    """The folder in which finished recovery steps are kept for --resume."""
     output: Path = arguments.output
     return output.with_name(f".{output.name}.steps")
 

@@ -21,7 +21,7 @@ from sparsebit.errors import SparsebitError, with_article
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text has the form of one.
+    """Whether a text has the form of a reference.
 
     Example:
         >>> is_reference("net.py:make"), is_reference("images/"), is_reference("data.npz")
@@ -32,10 +32,10 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(reference: str, kind: str) -> Any:
-    """The object that ``file.py:name`` or ``package.module:name`` means.
+    """The object that ``file.py:name`` or ``package.module:name`` refers to.
 
     Args:
-        reference: the text that was typed.
+        reference: the given text.
         kind: what it is for, for the message: "model", "data".
     """
     place, name = require_reference(reference, kind)
@@ -61,7 +61,7 @@ def resolve_function(reference: str, kind: str) -> Callable[..., Any]:
 
 
 def require_reference(reference: str, kind: str) -> tuple[str, str]:
-    """Its place and name, after making sure that the place is there. Imports nothing, so that it is quick."""
+    """The place and name of a reference, after checking that the place exists; nothing is imported."""
     if not is_reference(reference):
         raise UsageError(
             f"cannot tell which {kind} {reference!r} means",
@@ -77,7 +77,7 @@ def require_reference(reference: str, kind: str) -> tuple[str, str]:
 
 
 def _require_mention(place: str, name: str, kind: str) -> None:
-    """Refuse a name that a file does not even contain, unless the file makes names in ways that cannot be seen."""
+    """Raise an error if a file does not contain a name and cannot define it indirectly."""
     try:
         text = Path(place).read_text(encoding="utf-8")
         defined = [
@@ -85,27 +85,27 @@ def _require_mention(place: str, name: str, kind: str) -> None:
             for node in ast.parse(text).body
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         ]
-    except (OSError, ValueError, SyntaxError):  # importing it says where and why
+    except (OSError, ValueError, SyntaxError):  # the import itself says where and why
         return
     if not re.search(rf"\b{re.escape(name)}\b|import \*|__getattr__|globals|exec|setattr", text):
         raise _missing(defined, name, place, kind)
 
 
 def call(function: Callable[[], Any], reference: str, kind: str) -> Any:
-    """Call what a reference means; a failure names the line of the user's code."""
+    """Call the object of a reference; a failure names the line of the user's code."""
     try:
         with blamed_on(f"the {kind} {reference!r}"):
             return function()
     except UsageError as error:
         if "required positional argument" not in error.message:
             raise
-        hint = "name a function that needs no arguments, such as one that fills them in"
+        hint = "name a function without required arguments, such as one that calls this with its arguments"
         raise UsageError(error.message, where=error.where, hint=hint) from error.__cause__
 
 
 @contextlib.contextmanager
 def blamed_on(what: str) -> Iterator[None]:
-    """What fails inside the block is told as a mistake in the user's code or data, with the line it failed at."""
+    """Errors inside the block are reported as mistakes in the user's code or data, with the failing line."""
     try:
         yield
     except SparsebitError:
@@ -128,7 +128,7 @@ def _advice(text: str) -> str:
 
 def _load_file(place: str) -> ModuleType:
     path = Path(place).resolve()
-    # Imported under a name of its own: a user's `torch.py` must not become everybody's torch.
+    # Imported under a separate name: a user's `torch.py` must not replace torch for other code.
     name = f"sparsebit_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -138,7 +138,7 @@ def _load_file(place: str) -> ModuleType:
     loader = spec.loader
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))  # as Python does for a script: its neighbours can be imported
+        sys.path.insert(0, str(path.parent))  # as for a script, so that it can import modules beside it
     try:
         call(lambda: loader.exec_module(module), place, "file")
     except BaseException:
@@ -156,7 +156,7 @@ def _load_module(place: str) -> ModuleType:
         except ModuleNotFoundError as error:
             if error.name is None or not (place + ".").startswith(error.name + "."):
                 raise UsageError(f"{place!r} imports {error.name!r}, which is not installed") from error
-            hint = "a file is named with its ending: net.py:make_model"
+            hint = "write the file with its ending: net.py:make_model"
             raise UsageError(f"no module named {error.name!r}", hint=hint) from error
 
 
@@ -169,7 +169,7 @@ def _missing(known: Sequence[str], name: str, place: str, kind: str) -> UsageErr
 
 
 def _last_line(error: BaseException) -> str | None:
-    """The line of the user's own code that the error came from; of an installed package where there is none."""
+    """The line of the user's code that raised the error, or else of an installed package."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     ours = str(Path(__file__).parents[1])

@@ -1,4 +1,4 @@
-"""``sparsebit schema``: what may stand in a config file."""
+"""``sparsebit schema``: the keys and values that a config file may contain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def preset_texts() -> dict[str, Callable[[str], str]]:
-    """How the YAML of each preset is read, by its name; those of language models come last."""
+    """The functions that read the YAML of each preset, by name; presets of language models come last."""
     from sparsebit.config import QConfig
     from sparsebit.config.llm import LlmConfig
 
@@ -36,7 +36,7 @@ def preset_texts() -> dict[str, Callable[[str], str]]:
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
-    """Print it, or write it."""
+    """Print the schema or preset, or write it to a file."""
     from sparsebit.config import QConfig, SConfig, schema_text
     from sparsebit.config.llm import LlmConfig
 

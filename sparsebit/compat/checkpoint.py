@@ -24,7 +24,7 @@ LEARNED = ("scale", "zero_point", "alpha")
 
 
 def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dict[str, Tensor]:
-    """The state dict for ``qmodel.load_state_dict`` that says what an old checkpoint says.
+    """Convert an old checkpoint to a state dict for ``qmodel.load_state_dict``.
 
     Args:
         checkpoint: what ``torch.load(path, weights_only=True)`` gave: a state dict, or a dict that holds one.
@@ -38,7 +38,7 @@ def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dic
     if idle := [q.name for q in qmodel.quantizers.values() if not (q.calibrated or q.fake_fused)]:
         raise SparsebitError(
             "calibrate the model before converting an old checkpoint for it",
-            got=f"{len(idle)} quantizers without a range, {idle[0]!r} first",
+            got=f"{len(idle)} quantizers without a range, such as {idle[0]!r}",
             hint="call qmodel.calibrate(batches) with a batch or two of data",
         )
     new = {key: value.clone() for key, value in qmodel.state_dict().items()}
@@ -46,14 +46,14 @@ def convert_checkpoint(checkpoint: Mapping[str, Any], qmodel: QuantModel) -> dic
     spare = sorted(key for key in old.keys() - used if key.endswith(".scale") and _is_learned(old, key))
     if spare:
         warnings.warn(
-            f"{len(spare)} scales of the checkpoint belong to tensors that are not quantized here, {spare[0]!r} first",
+            f"{len(spare)} scales in the checkpoint are of tensors that are not quantized here, such as {spare[0]!r}",
             stacklevel=2,
         )
     return new
 
 
 def _state_dict(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors by name, without the prefixes that wrappers added."""
+    """The tensors by name, without the prefixes of wrappers."""
     found = checkpoint
     for key in STATE_KEYS:
         if isinstance(found.get(key), Mapping):
@@ -91,7 +91,7 @@ def _copy_layers(old: dict[str, Tensor], qmodel: QuantModel, new: dict[str, Tens
     if missing:
         raise SparsebitError(
             "the checkpoint lacks weights of this model",
-            got=f"{len(missing)} missing, {missing[0]!r} first",
+            got=f"{len(missing)} missing, such as {missing[0]!r}",
             expected="a state dict that the old QuantModel of the same architecture and config saved",
         )
     return used
@@ -125,17 +125,19 @@ def _copy_activations(old: dict[str, Tensor], qmodel: QuantModel, new: dict[str,
         used |= {f"{name}.{part}" for name in learned for part in LEARNED}
         for part in LEARNED:
             key, source = f"{places[quantizer]}.{part}", f"{learned[0]}.{part}"
-            # An affine LSQ grid over negative values has its zero in the middle here; there it became a signed grid.
+            # An affine LSQ grid for negative values has its zero in the middle here; the old toolkit made it signed.
             signed = part == "zero_point" and not old.get(source, torch.ones(1)).any()
             if key in new and source in old and not (signed and quantizer.TYPE == "lsq"):
                 new[key] = _shaped(old[source], new[key], key, source, is_grid=True)
-    _warn(absent, "have no quantizer in the checkpoint and keep the range of calibration")
-    _warn(differ, "had another scale for each reader in the checkpoint; the first reader's is used for all")
+    _warn(absent, "have no quantizer in the checkpoint and keep the calibrated range")
+    _warn(
+        differ, "have one scale for each reader in the checkpoint; that of the first reader is used for all"
+    )
     return used
 
 
 def _is_learned(old: dict[str, Tensor], key: str) -> bool:
-    """Whether a quantizer was in use: the old toolkit set those it switched off to scale 1 and zero point 0."""
+    """Whether a quantizer was in use: the old toolkit gave unused ones scale 1 and zero point 0."""
     zero_point = old.get(key.removesuffix("scale") + "zero_point", torch.zeros(1))
     return bool((old[key] != 1).any() or zero_point.any())
 
@@ -154,4 +156,4 @@ def _shaped(value: Tensor, like: Tensor, key: str, source: str, *, is_grid: bool
 
 def _warn(names: list[str], what: str) -> None:
     if names:
-        warnings.warn(f"{len(names)} tensors {what}, {names[0]!r} first", stacklevel=4)
+        warnings.warn(f"{len(names)} tensors {what}, such as {names[0]!r}", stacklevel=4)

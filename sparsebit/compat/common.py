@@ -1,4 +1,4 @@
-"""Small values of the old toolkit that scripts compare with."""
+"""Small constants of the old toolkit that scripts compare with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.targets import TARGETS
 
 
 class QuantTarget(enum.Enum):
-    """Which side of an operator a quantizer is on; ``Quantizer.side`` is "W" or "A" today."""
+    """Which side of an operator a quantizer is on; today ``Quantizer.side`` is "W" or "A"."""
 
     WEIGHT = "W"
     FEATURE = "A"

@@ -16,7 +16,7 @@ from sparsebit.errors import ConfigError
 
 
 class CfgNode(dict[str, Any]):
-    """A dict whose keys are attributes too, and which can be frozen.
+    """A dict whose keys are also attributes, and which can be frozen.
 
     Nothing is checked here: ``QuantModel`` and ``SparseModel`` check the complete config and report every problem.
 
@@ -55,7 +55,7 @@ class CfgNode(dict[str, Any]):
     __setattr__ = __setitem__
 
     def freeze(self) -> None:
-        """Refuse changes from now on."""
+        """Refuse further changes."""
         self._set_frozen(True)
 
     def defrost(self) -> None:
@@ -136,7 +136,7 @@ def _side(**more: Any) -> dict[str, Any]:
     }
 
 
-# As the old `quant_config._C`; a value of None is one that the user has to give.
+# As in the old `quant_config._C`; the user must set values that are None.
 QUANTIZATION = CfgNode(
     {
         "DEVICE": None,
@@ -151,7 +151,7 @@ QUANTIZATION = CfgNode(
         ),
     }
 )
-# As the old `sparse_config._C`.
+# As in the old `sparse_config._C`.
 PRUNING = CfgNode({"DEVICE": None, "SPARSER": {"TYPE": None, "STRATEGY": None, "RATIO": 0.0}})
 
 

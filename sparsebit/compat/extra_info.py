@@ -12,8 +12,8 @@ from sparsebit.export.forms.lower import BITS
 def add_extra_info_to_onnx(onnx_path: str | os.PathLike[str]) -> Path:
     """Write ``<name>_extra.onnx`` beside a file of ``export_onnx(..., extra_info=True)``, and return its path.
 
-    ONNX does not know the attribute, and runtimes refuse a file that has it: it is for tools of your own. The file that
-    ``export_onnx`` writes says the same in the metadata of its nodes, and runs.
+    The attribute is not part of ONNX, and runtimes refuse a file that has it: it is meant for your own tools. The file
+    that ``export_onnx`` writes says the same in the metadata of its nodes, and runs.
     """
     try:
         import onnx

@@ -1,4 +1,4 @@
-"""Every name of the old toolkit that moved or went, by its old path: where it is now, or what replaces it."""
+"""Every name of the old toolkit that was moved or removed, by its old path: its new path, or what replaces it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class OldNameError(SparsebitError, ImportError):
     """A name of the old toolkit that has no counterpart; the message says what to use instead."""
 
 
-# Old path -> "module:name" of what it is now.
+# Old path -> its current "module:name".
 MOVED = {
     "sparsebit.utils.update_config": "sparsebit.compat.config_tree:update_config",
     "sparsebit.utils.yaml_utils.update_config": "sparsebit.compat.config_tree:update_config",
@@ -98,7 +98,7 @@ GONE = {
 _PASSES = (
     "sparsebit.graph.passes, which QuantModel runs by itself, or a pass of your own; docs/how-to/fusion.md"
 )
-# Old files of which nothing is left -> what replaces each name in them.
+# Old files that no longer exist -> what replaces each name in them.
 GONE_FILES = {
     "sparsebit.quantization.converters.fuse_operations": _PASSES,
     "sparsebit.quantization.converters.fuse_operations.disable_unnecessary_quant": _PASSES,
@@ -152,7 +152,7 @@ PLAIN = (
     ("sparsebit.quantization.modules", "shape", "Flatten", "Flatten"),
     ("sparsebit.sparse.modules", "normalization", "SBatchNorm2d", "BatchNorm2d"),
 )
-# Functions that were modules there; here they are functions in the graph.
+# Functions that were modules in the old toolkit; here they are functions in the graph.
 FUNCTIONS = {
     "math": ("QSubtract", "QMul", "QDivide", "QFloorDiv"),
     "python_builtins": ("QGetItem", "QGetAttr", "QEqual"),
@@ -172,7 +172,7 @@ FUNCTIONS = {
 
 
 def _class_paths() -> tuple[dict[str, str], dict[str, str]]:
-    """Classes of operators under both old paths, package and file: those that moved, and those that are gone."""
+    """Classes of operators under both old paths, package and file: those that moved, and those that were removed."""
     modules, pruning = "sparsebit.quantization.modules", "sparsebit.sparse.modules"
     found = [
         (modules, file, name, "sparsebit.compat.operators") for file in OPERATORS for name in OPERATORS[file]
@@ -202,9 +202,9 @@ GONE |= _class_paths()[1]
 
 
 def find(path: str) -> object:
-    """What an old path names now.
+    """The object that an old path refers to now.
 
-    Raises ``OldNameError`` for what is gone, and ``KeyError`` for what was never there.
+    Raises ``OldNameError`` for a removed name, and ``KeyError`` for one that never existed.
 
     Example:
         >>> find("sparsebit.quantization.observers.OBSERVERS_MAP")["MinMax"].__name__

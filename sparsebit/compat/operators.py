@@ -1,8 +1,8 @@
-"""The old classes of operators, as something to ask ``isinstance`` about.
+"""The old classes of operators, for ``isinstance`` only.
 
-There every operator became a module of a class such as ``QConv2d`` or ``QAdd``. Here a layer stays an instance of its
-torch class, a function stays a function, and quantizers belong to tensors. Loops over ``qmodel.modules()`` that look
-for these classes still find the layers they meant.
+In the old toolkit, every operator became a module of a class such as ``QConv2d`` or ``QAdd``. Here a layer stays an
+instance of its torch class, a function stays a function, and quantizers belong to tensors. Loops over
+``qmodel.modules()`` that look for these classes still find the layers they meant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _AnyQuantized(type):
 
 
 class QuantOpr(UserOperator, metaclass=_AnyQuantized):
-    """Base of operators with quantizers of their own; also what every quantized layer counts as."""
+    """Base class of operators with their own quantizers; ``isinstance`` is also true for every quantized layer."""
 
 
 class _Kind(type):
@@ -51,7 +51,7 @@ class _Kind(type):
 
 def _kind(name: str, operators: tuple[str, ...]) -> type:
     targets = frozenset(target for operator in operators for target in OPS[operator].targets)
-    doc = f"What isinstance(operator, {name}) asks: whether it is {' or '.join(operators)}."
+    doc = f"isinstance(operator, {name}) is true if it is {' or '.join(operators)}."
     return _Kind(name, (), {"targets": targets, "__doc__": doc, "__module__": __name__})
 
 

@@ -1,4 +1,4 @@
-"""Old import paths: modules that are gone are put back, and those that stayed get their old names."""
+"""Old import paths: removed modules are restored, and existing modules get their old names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsebit.quantization.quantizers import Quantizer
 
 
 def add_old_paths() -> None:
-    """Make every path of ``names`` importable. Names that exist today keep their meaning."""
+    """Make every path of ``names`` importable. Names that still exist keep their current meaning."""
     for path in dict.fromkeys([*(path.rpartition(".")[0] for path in [*MOVED, *GONE]), *GONE_FILES]):
         module = _module(path)
         if not isinstance(vars(module).get("__getattr__"), _OldNames):
@@ -26,7 +26,7 @@ def add_old_paths() -> None:
 
 
 class _OldNames:
-    """A module's ``__getattr__``: looks an unknown name up among the old ones."""
+    """A module's ``__getattr__``: looks up an unknown name among the old ones."""
 
     def __init__(self, module: str, otherwise: Callable[[str], object] | None) -> None:
         self.module, self.otherwise = module, otherwise
@@ -41,7 +41,7 @@ class _OldNames:
 
 
 def _module(path: str) -> ModuleType:
-    """The module of that path: the one there is, or an empty one that is put there."""
+    """The module of that path: the existing one, or a new empty one."""
     if path in sys.modules:
         return sys.modules[path]
     parent_path, _, name = path.rpartition(".")
@@ -51,7 +51,7 @@ def _module(path: str) -> ModuleType:
     module = ModuleType(path, "Names of the old Sparsebit, put here by sparsebit.compat.")
     module.__path__ = []  # a package without files: its parts are put beside it in the same way
     sys.modules[path] = module
-    if path not in GONE:  # a function of that name: asking the parent for it says what replaces it
+    if path not in GONE:  # a function of that name: reading it from the parent says what replaces it
         setattr(parent, name, module)
     return module
 

@@ -1,4 +1,4 @@
-"""What the user asked for: read from YAML, checked at once, and answered per tensor. Imports no torch."""
+"""The user's settings: read from YAML, checked immediately, and resolved per tensor. Does not import torch."""
 
 from sparsebit.config.engine.match import Layer
 from sparsebit.config.engine.options import Options

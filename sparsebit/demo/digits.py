@@ -16,7 +16,7 @@ BATCH = 50
 
 @cache
 def digits() -> Batch:
-    """Images [1797, 1, 8, 8] from 0 to 1 and their labels, in an order that mixes the writers."""
+    """Images [1797, 1, 8, 8] with values from 0 to 1, and their labels, in an order that mixes the writers."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

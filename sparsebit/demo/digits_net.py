@@ -1,4 +1,4 @@
-"""The demo's model: a small residual network for 8×8 grey images, and the weights it was trained to."""
+"""The demo's model: a small residual network for 8×8 grey images, and its trained weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _conv(inputs: int, outputs: int, *, stride: int = 1, relu: bool = True) -> n
 
 
 def net() -> DigitsNet:
-    """The trained network, in evaluation mode: ``sparsebit capture sparsebit.demo:net`` and the like."""
+    """The trained network in evaluation mode, for commands such as ``sparsebit capture sparsebit.demo:net``."""
     from safetensors.torch import load
 
     model = DigitsNet()

@@ -1,4 +1,4 @@
-"""A tiny Llama with random weights: enough to try every command for language models without a download."""
+"""A tiny Llama with random weights, for trying every command for language models without a download."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Row:
     bytes: int
     milliseconds: float
     agreement: float
-    """The part of the test images for which the file answers as its torch model does."""
+    """Fraction of the test images for which the file and its torch model give the same answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class DemoResult:
     seconds: float
     pruning: SparseReport
     mismatch: float
-    """The part of the quantized values that differ between torch and the file."""
+    """Fraction of the quantized values that differ between torch and the file."""
 
     def shown(self) -> Iterable[Any]:
         """The report as a table for a terminal."""
@@ -71,7 +71,7 @@ class DemoResult:
                 f"{100 * row.agreement:.2f} %",
             )
         yield table
-        yield "agreement: how often the file answers as its torch model does"
+        yield "agreement: how often the file and its torch model give the same answer"
         yield f"pruning: {str(self.pruning).splitlines()[0]}"
         yield f"quantized values that differ between torch and the file: {self.mismatch:.3%}"
         yield f"{self.seconds:.0f} s; written: {', '.join(map(str, self.files))}"
@@ -81,7 +81,7 @@ def run_demo(folder: Path, *, train: bool = False, seconds: float = 1.0, recover
     """Run all steps and write three ONNX files and ``report.html`` to ``folder``.
 
     Args:
-        folder: where to; created if needed.
+        folder: the output folder, created if needed.
         train: train the network from scratch instead of loading its weights.
         seconds: to time each file for.
         recovery: epochs of training after pruning.
@@ -114,7 +114,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
         accuracy=(first.accuracy, last.accuracy),
         size=(first.bytes, last.bytes),
         latency=(first.milliseconds / 1e3, last.milliseconds / 1e3),
-        latency_note=f"{len(test[0][0])} images a call, ONNX Runtime, one thread",
+        latency_note=f"{len(test[0][0])} images per call, ONNX Runtime, one thread",
         pruning=smodel.report(),
         pruning_config=smodel.cfg,
         check=check,
@@ -133,7 +133,7 @@ def _run(folder: Path, anew: bool, seconds: float, recovery: int) -> DemoResult:
 
 
 def prune(model: nn.Module, example: torch.Tensor, recovery: int) -> tuple[SparseModel, nn.Module]:
-    """Remove the half of the channels with the smallest weights; a short training recovers the accuracy."""
+    """Remove half of the channels, those with the smallest weights; a short training recovers the accuracy."""
     smodel = SparseModel(model, parse_sconfig(PRUNING), (example,))
     smodel.calc_params()
     small = smodel.shrink()
@@ -152,7 +152,7 @@ def quantize(
 
 
 def trade_off(model: nn.Module, small: nn.Module, data: list[Batch], test: list[Batch]) -> list[ParetoPoint]:
-    """Other recipes on the same network, for the curve of the report."""
+    """Other recipes for the same network, for the trade-off curve of the report."""
     example = data[0][0][:2]
     recipes = [("", model), ("pruned, ", small)]
     points = [

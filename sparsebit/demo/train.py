@@ -20,7 +20,7 @@ from sparsebit.progress import progress
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside the block torch computes with one thread: on so small a network, more would wait for each other."""
+    """Inside the block torch uses one thread: for such a small network, more threads would be slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""From a compressed graph to a file a runtime executes, and the proof that it does."""
+"""From a compressed graph to a file that a runtime executes, and the check that it computes the same."""
 
 from sparsebit.errors import ExportError
 from sparsebit.export.graph_export import Exported, export_graph

@@ -12,14 +12,14 @@ from sparsebit.runtime.packages import require
 from sparsebit.storage.drafts import FolderDraft, sync
 from sparsebit.storage.place import require_room, writing
 
-LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, which ends at 2 GiB
+LARGEST_FILE = 1_900_000_000  # bytes of weights in one protobuf message, whose limit is 2 GiB
 
 
 class ModelDraft(FolderDraft):
     """A model on disk under a hidden name, in a folder beside the place it is meant for.
 
-    ``publish`` puts it in its place in one step; leaving the block without it removes it. What a killed process left
-    is removed by the next export to the same folder.
+    ``publish`` moves it to its place in one step; leaving the block without ``publish`` removes it. What a killed
+    process left is removed by the next export to the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,11 +30,11 @@ class ModelDraft(FolderDraft):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What was written, the model first."""
+        """The written files, the model first."""
         return tuple(sorted(self.folder.iterdir(), key=lambda file: file != self.file))
 
     def write(self, model: Any, *, external: bool | None = None) -> None:
-        """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` where one file cannot hold them.
+        """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` if one file cannot hold them.
 
         If a model in the same place uses that name, they go to ``<name>.2.data``: its own weights stay until the new
         model has taken its place.
@@ -53,7 +53,7 @@ class ModelDraft(FolderDraft):
         onnx.checker.check_model(str(self.file))
 
     def publish(self) -> tuple[Path, ...]:
-        """Put the model in its place; returns the files, the model first. One move decides between old and new."""
+        """Move the model to its place; returns the files, the model first. The switch is a single move."""
         placed = [self.path.with_name(file.name) for file in self.files]
         with writing(self.path):
             for file, place in reversed(list(zip(self.files, placed, strict=True))):

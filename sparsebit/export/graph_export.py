@@ -61,7 +61,7 @@ class Exported:
     tensors: tuple[str, ...]  # quantized, by name
     bytes: int
     seconds: float
-    attempts: tuple[str, ...] = ()  # what failed before the engine that worked
+    attempts: tuple[str, ...] = ()  # engines that failed before the one that worked
     rewrites: dict[str, int] = field(default_factory=dict)
     markers: Markers = field(default_factory=Markers, repr=False)
     quantized: bool = True  # whether the model's quantizers were to be written
@@ -74,9 +74,9 @@ class Exported:
 
     @property
     def sizes(self) -> str:
-        """What a file whose batch was to be free takes instead, and the first reason."""
+        """The batch sizes that the file accepts if the batch could not be dynamic, and the first reason."""
         reason = f": {self.attempts[0].partition(chr(10))[0]:.160}" if self.attempts else ""
-        return f"batch: fixed, the file takes inputs of the example's size only{reason}"
+        return f"batch: fixed, the file accepts only inputs of the example's size{reason}"
 
 
 def export_graph(
@@ -109,7 +109,7 @@ def export_graph(
         target: the runtime to write for, a name in ``sparsebit.targets.TARGETS``.
         engine: which of torch's exporters translates; ``auto`` takes the fast one if its result is right.
         external_data: whether to keep the weights in a second file; by default from 1.9 GB on.
-        inspect: called with the written file before it takes its place; what it raises leaves everything as it was.
+        inspect: called with the written file before it takes its place; if it raises an error, nothing is changed.
 
     Raises:
         ExportError: if it cannot be done, with the reason of each engine.
@@ -120,7 +120,7 @@ def export_graph(
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)
     path = Path(path)
-    start_child()  # the first file to run is there in half a second
+    start_child()  # the first file is ready to run in half a second
     with ExitStack() as stack:
         stack.enter_context(undisturbed(gm, quantized=quantized))
         stack.enter_context(torch.no_grad())
@@ -129,7 +129,7 @@ def export_graph(
         stateful = writes_in_place(flat.body)
         if kept := written_tensors(gm):
             logger.warning(
-                "calls of the model change %s; calls of the file do not, each starts from the values at export",
+                "calls of the model change %s; calls of the file do not: each starts from the values at export",
                 ", ".join(kept[:3]),
             )
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
@@ -185,7 +185,7 @@ def export_graph(
             and any(x.dim() for x in inputs)
             and not any(0 in translation.axes.get(name, {}) for name in names),
         )
-        del model, translation, request, flat  # their memory is needed to run the file
+        del model, translation, request, flat  # running the file needs their memory
         if inspect is not None:
             inspect(exported)
         exported = replace(exported, path=path, files=draft.publish())
@@ -210,7 +210,7 @@ def _fixed_batches(proven: FixedAxes) -> list[str]:
 
 
 def _refuse_bfloat16(gm: GraphModule) -> None:
-    """Say at once what takes the exporters half a minute to find out."""
+    """Raise at once the error that exporters would raise after half a minute."""
     for name, tensor in (*gm.named_parameters(), *gm.named_buffers()):
         if tensor.dtype == torch.bfloat16:
             raise ExportError(
@@ -227,7 +227,7 @@ def _opset(markers: Markers, asked: int | None) -> int:
         matrices_alone = markers.tensors and all(
             t.side == "W" and len(t.shape) == 2 for t in markers.tensors.values()
         )
-        # weights that meet a float input are computed on in blocks, which need a later opset
+        # weights of a product with a float input are stored in blocks, which need a later opset
         return max(DEFAULT_OPSET, lowest, BLOCK_OPSET if matrices_alone and not markers.dynamic else 0)
     if asked > HIGHEST_OPSET:
         raise ExportError("opset too high", expected=f"at most {HIGHEST_OPSET}", got=str(asked))
@@ -242,7 +242,7 @@ def _opset(markers: Markers, asked: int | None) -> int:
 
 
 def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[str]:
-    """The names that were asked for, or the model's own."""
+    """The requested names, or the model's own."""
     if asked is not None and (len(asked) != len(own) or len(set(asked)) != len(asked)):
         raise ExportError(
             f"{kind} does not fit the model",

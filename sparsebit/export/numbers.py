@@ -21,7 +21,7 @@ def distance(got: Any, wanted: Any) -> tuple[int, int]:
 def unexplained(got: Any, unrounded: Any, tolerance: float, ends: tuple[int, int]) -> int:
     """How many codes are not what a number rounds to, even if it is moved by ``tolerance`` steps.
 
-    ``unrounded`` is the number in steps; a code at one of the ``ends`` of the range stands for everything beyond.
+    ``unrounded`` is the number in steps; a code at one of the ``ends`` of the range represents all numbers beyond it.
 
     Example:
         >>> unexplained([3, 4, 9], [3.49, 3.49, 20.0], 0.02, (0, 9))
@@ -51,7 +51,7 @@ def as_array(x: Tensor) -> Any:
 
 
 def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> float:
-    """The largest difference against the largest value, or ``smallest``; infinite where they are not comparable."""
+    """The largest difference relative to the largest value, at least ``smallest``; infinite if not comparable."""
     a, b = np.asarray(got), as_array(wanted)
     if a.shape != b.shape:
         return float("inf")
@@ -69,7 +69,7 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:
-    """The part of the distinct numbers that differ: padding repeats one number in thousands of places.
+    """The fraction of the distinct numbers that differ: padding repeats one number in thousands of places.
 
     Example:
         >>> distinct_share([0.5, 0.5, 0.5, 1.0, 2.0, 3.0], [True, True, True, False, False, False])
@@ -80,7 +80,7 @@ def distinct_share(numbers: Any, differs: Any) -> float:
 
 
 def same_numbers(stored: Any, wanted: Tensor) -> Any:
-    """Where the numbers of a weight in the file are those of the model.
+    """Which numbers of a weight in the file equal those of the model.
 
     The file multiplies quantized value and scale in float32 and converts the product to the model's type. A float64
     model multiplies in float64, so there the two may be half a float32 step apart.

@@ -1,4 +1,4 @@
-"""The verb: a quantized, pruned or plain captured model to an ONNX file, checked."""
+"""``export_onnx``: write a quantized, pruned or plain model as an ONNX file, and check the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxExport:
-    """What ``export_onnx`` did: the file, and what running it showed."""
+    """The result of ``export_onnx``: the file, and the report of running it."""
 
     exported: Exported
     report: CheckReport | None = None

@@ -1,4 +1,4 @@
-"""A name for a graph that is the same in every process."""
+"""A digest of a graph that is the same in every process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sparsebit.graph.ops import op_name
 def graph_digest(gm: GraphModule, *, without: Container[int] = ()) -> str:
     """A digest of what a graph computes: operators, arguments and shapes of parameters, but no numbers.
 
-    What is saved keeps it, and what is loaded compares it: numbers only fit the graph they were made for.
+    Saved models contain it, and loading compares it: saved numbers only fit the graph they were made for.
 
     Args:
         gm: any graph module.
-        without: ids of parameters that do not count, because their shape does not belong to the architecture.
+        without: ids of parameters that are ignored, because their shape is not part of the architecture.
 
     Example:
         >>> one, other = (torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Linear(2, n))) for n in (3, 4))
@@ -35,7 +35,7 @@ def graph_digest(gm: GraphModule, *, without: Container[int] = ()) -> str:
 
 
 def _spell(value: object) -> str:
-    """In words that are the same in every process: some objects have their address in their repr."""
+    """A text that is the same in every process: the repr of some objects contains their address."""
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_spell, value))})"
     if isinstance(value, Mapping):

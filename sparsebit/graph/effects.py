@@ -1,4 +1,4 @@
-"""What a node does besides returning a value: writing into tensors, changing state or modes, raising.
+"""Side effects of nodes: writing to tensors, changing state or modes, raising errors.
 
 A pass may delete or move a node only if that cannot be observed. ``is_effect`` answers that for one node,
 ``overwritten`` says which values do not keep their numbers until the end of the graph.
@@ -39,7 +39,7 @@ def assign(target: Tensor, value: Tensor) -> Tensor:
 
 
 def is_effect(gm: GraphModule, node: Node) -> bool:
-    """Whether a node is run for what it does: it must not be deleted, and nothing may be moved across it.
+    """Whether a node has a side effect: it must not be deleted, and nothing may be moved across it.
 
     The output counts, placeholders do not (they stay for the sake of the call signature). A write in place
     counts unless the tensor it writes is a fresh one that nothing else reads, as in ``relu_(conv(x))``. A
@@ -80,12 +80,12 @@ def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
         if call.inplace if call is not None else _has_inplace_name(node):
             written += list(nodes_in(node.args or list(node.kwargs.values())))[:1]
     if node.meta.get("mutates") and not written:
-        return tuple(node.all_input_nodes)  # it writes into one of them, and does not tell which
+        return tuple(node.all_input_nodes)  # it writes into one of them, unknown which
     return tuple(written)
 
 
 def overwritten(gm: GraphModule) -> set[Node]:
-    """The values that some later node may overwrite, directly or through a view of the same memory.
+    """The values that a later node may overwrite, directly or through a view of the same memory.
 
     Code that keeps such a value beyond its last use has to copy it. Unknown operators may return views.
     """
@@ -132,7 +132,7 @@ def written_tensors(gm: GraphModule) -> list[str]:
 
 
 def read_flag(gm: GraphModule, value: object) -> object:
-    """A flag or number as it is in the graph's current mode; None where only a run can tell.
+    """A flag or number in the graph's current mode; None if it is known only at run time.
 
     A constant is itself. A node that calls a ``ModeConstant`` is the value of the mode its module is in.
     """
@@ -154,7 +154,7 @@ def _updates_statistics(gm: GraphModule, node: Node) -> bool:
 
 
 def _is_private(gm: GraphModule, value: Node, writer: Node) -> bool:
-    """Whether a written tensor was made inside the graph and is read by the writer alone."""
+    """Whether a written tensor was created inside the graph and is read only by the writer."""
     while set(value.users) == {writer} and value.op.startswith("call_"):
         sources = value.all_input_nodes if _may_be_view(gm, value) else written_by(gm, value)
         if not sources:

@@ -1,4 +1,4 @@
-"""What belongs to the process and not to a thread: parts of torch that are replaced, and filters of warnings.
+"""Process-wide state: parts of torch that are replaced, and warning filters.
 
 While a model is captured or translated, one thread at a time replaces them. ``exclusively`` keeps two threads from
 taking each other's replacements for torch itself, and from putting them back. A replacement must ask
@@ -21,7 +21,7 @@ CAPTURING = threading.RLock()
 
 
 def in_this_thread() -> Callable[[], bool]:
-    """A function that says whether it is called in the thread that asks now."""
+    """A function that returns whether it is called in the current thread."""
     thread = threading.get_ident()
     return lambda: threading.get_ident() == thread
 
@@ -31,7 +31,7 @@ def exclusively(
 ) -> Callable[_Given, contextlib.AbstractContextManager[_Yielded]]:
     """``contextlib.contextmanager`` for blocks that replace parts of torch: one of them at a time.
 
-    The first line already waits for its turn: what it reads of torch is not another thread's replacement.
+    The lock is taken before the first line, so what the block reads from torch is not another thread's replacement.
     """
 
     @contextlib.contextmanager
@@ -45,7 +45,7 @@ def exclusively(
 
 @exclusively
 def without_warnings() -> Iterator[None]:
-    """No warnings inside the block, whichever thread they come from; afterwards they are shown as before.
+    """No warnings inside the block, from any thread; afterwards they are shown as before.
 
     Example:
         >>> with without_warnings():
@@ -58,7 +58,7 @@ def without_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Give objects other attributes (owner, name, value) inside the block; afterwards they are as before.
+    """Replace attributes (owner, name, value) of objects inside the block; afterwards they are restored.
 
     Example:
         >>> import math

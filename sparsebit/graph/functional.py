@@ -1,4 +1,4 @@
-"""What captured graphs call where torch has nothing: writes out of place, autograd functions, checks, modes."""
+"""Functions that captured graphs call and torch lacks: out-of-place writes, autograd functions, checks, modes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def invoke(value: Any, method: str, *args: Any, **kwargs: Any) -> Any:
 
 @dataclass(frozen=True)
 class AutogradCall:
-    """``SomeFunction.apply`` as a function of its own; as a bound method its class would be lost in generated code."""
+    """``SomeFunction.apply`` as a separate function; as a bound method, its class would be lost in generated code."""
 
     function: type[torch.autograd.Function]
 
@@ -50,13 +50,13 @@ class AutogradCall:
         return self.function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the function, with its own backward."""
+        """Apply the function with its own backward pass."""
         return self.function.apply(*args, **kwargs)
 
 
 @has_side_effect
 def check_branch(taken: bool, recorded: bool, place: str) -> None:
-    """Raise if the model would branch on a size in another way than it did while it was recorded.
+    """Raise an error if the model would take a different branch on a size than when it was recorded.
 
     The graph holds only the branch that was taken; with other sizes its result would differ from the model's.
     """

@@ -1,4 +1,4 @@
-"""Find shapes of operators in a graph, by canonical name; what is refused carries its reason.
+"""Find patterns of operators in a graph, by canonical name; refused matches carry a reason.
 
 A pattern lists operators in order, each with its inputs by name:
 
@@ -40,10 +40,9 @@ class Op:
 
     ``inputs`` names, for each activation of the operator: an earlier ``Op`` of the pattern, ``"*"`` for
     anything, or ``"$x"`` for a value outside the match that must be the same wherever ``$x`` is written. A
-    last ``...`` allows further activations; without it their number must agree. ``None`` asks nothing of the
-    inputs.
+    last ``...`` allows further activations; without it their number must agree. ``None`` accepts any inputs.
 
-    A node that feeds another node of the match may feed nothing else, unless ``shared`` allows it.
+    A node that feeds another node of the match must not feed anything else, unless ``shared`` allows it.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Op:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What this one accepts: canonical operator names, module classes and functions."""
+        """What this operator accepts: canonical operator names, module classes and functions."""
         return self.ops if isinstance(self.ops, tuple) else (self.ops,)
 
     @property
@@ -66,11 +65,11 @@ class Op:
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found."""
+    """One place where a pattern was found."""
 
     pattern: str
     nodes: Mapping[str, Node]
-    values: Mapping[str, Node]  # what the "$x" inputs stand for, without the "$"
+    values: Mapping[str, Node]  # the values of the "$x" inputs, without the "$"
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
@@ -118,7 +117,9 @@ class Pattern:
             if op.name in seen:
                 raise self._wrong(f"has two operators called {op.name!r}")
             if op.name == ANY or op.name.startswith("$"):
-                raise self._wrong(f"cannot call an operator {op.name!r}; that is how inputs spell wildcards")
+                raise self._wrong(
+                    f"cannot name an operator {op.name!r}, which is the spelling of a wildcard in inputs"
+                )
             for ref in op.references:
                 if not ref.startswith("$") and ref not in seen:
                     near = difflib.get_close_matches(ref, seen, n=1)
@@ -173,7 +174,7 @@ class NodeIndex:
                 self._by_kind.setdefault(kind, []).append(node)
 
     def candidates(self, op: Op) -> list[Node]:
-        """The nodes one operator of a pattern could be, in graph order."""
+        """The nodes that could match one operator of a pattern, in graph order."""
         if ANY in op.kinds:
             return [node for node in self.position if node.op.startswith("call_")]
         found = dict.fromkeys(node for kind in op.kinds for node in self._by_kind.get(kind, ()))
@@ -187,7 +188,7 @@ class NodeIndex:
         return self._name.get(node) in op.kinds or self._target.get(node) in op.kinds
 
     def inputs(self, node: Node) -> tuple[Node, ...]:
-        """The activations of a node; all its inputs where the operator is unknown."""
+        """The activations of a node; all its inputs if the operator is unknown."""
         if node not in self._inputs:
             call = bind(self.gm, node)
             self._inputs[node] = tuple(call.activations if call is not None else node.all_input_nodes)
@@ -212,7 +213,7 @@ def find_matches(gm: GraphModule, pattern: Pattern, index: NodeIndex | None = No
 def scan(
     gm: GraphModule, pattern: Pattern, index: NodeIndex | None = None
 ) -> tuple[list[Match], list[Refusal]]:
-    """As ``find_matches``, and the places that have the pattern's shape and were refused, with the reason of each."""
+    """As ``find_matches``, and the places that match the pattern's operators but were refused, with reasons."""
     search = _Search(gm, pattern, index or NodeIndex(gm))
     return search.matches, search.refusals
 
@@ -245,7 +246,7 @@ class _Search:
             self.refusals.append(refusal)
 
     def _place(self, wanted: list[tuple[str, Node]], places: dict[str, Node]) -> Iterator[dict[str, Node]]:
-        """Put names on nodes, following inputs backwards; one result for each way that fits."""
+        """Assign names to nodes, following inputs backwards; one result for each possible assignment."""
         if not wanted:
             yield places
             return
@@ -265,7 +266,7 @@ class _Search:
                 yield from self._place(aligned + rest, {**places, ref: node})
 
     def _align(self, op: Op, node: Node) -> Iterator[list[tuple[str, Node]]]:
-        """The ways the activations of a node can be the inputs of an operator."""
+        """The ways to assign the activations of a node to the inputs of an operator."""
         if op.inputs is None:
             yield []
             return

@@ -1,6 +1,6 @@
-"""Announce that a parameter was replaced, so that what is kept about the old one can move to the new one.
+"""Announce that a parameter was replaced, so that data kept about the old one can be moved to the new one.
 
-Folding a batch norm, or taking a model over, makes new parameters. The code that makes one announces it here and need
+Folding a batch norm, for example, creates new parameters. The code that makes one announces it here and need
 not know the listeners: pruning, for example, holds some places of a weight at zero.
 """
 
@@ -17,7 +17,7 @@ _FOLLOWERS: list[Follower] = []
 
 
 def follow_replacements(follower: Follower) -> None:
-    """Have ``follower(old, new)`` called for every parameter that takes the place of another."""
+    """Call ``follower(old, new)`` for every parameter that replaces another."""
     _FOLLOWERS.append(follower)
 
 

@@ -1,4 +1,4 @@
-"""Run a graph node by node: watch values, replace functions, stop and resume; no value outlives its last use."""
+"""Run a graph node by node: watch values, replace functions, stop and resume; values are freed after their last use."""
 
 from __future__ import annotations
 
@@ -29,17 +29,16 @@ Replace = Mapping[str, Callable[..., Any]]
 
 @dataclass
 class RunState:
-    """A run that was stopped: the values still needed, and what comes next.
+    """A stopped run: the values that are still needed, and the next node.
 
-    Parameters and buffers are not among the values: a resumed run reads them from the graph module, as they
-    are by then.
+    Parameters and buffers are not among the values: a resumed run reads their current values from the graph module.
     """
 
     next_node: str
     values: dict[str, Any]
     grad_enabled: bool | None = None  # what the graph switched gradients to, if it did
     regions: tuple[Any, ...] = ()  # autocast blocks the run was inside of, outermost first
-    spent: bool = False  # a run that cannot be repeated went on from here
+    spent: bool = False  # a run that cannot be repeated was resumed from here
 
 
 def run_graph(
@@ -54,7 +53,7 @@ def run_graph(
 ) -> Any:
     """Run a graph module node by node, with the same result as calling it.
 
-    Every value is dropped after its last use, so memory is that of the live values, however long the graph.
+    Every value is dropped after its last use, so memory holds only live values, in graphs of any length.
 
     Args:
         gm: any graph module.
@@ -87,7 +86,7 @@ def run_graph(
     else:
         values, regions = _resume(gm, state), _Regions(list(state.regions), state.grad_enabled)
         nodes = nodes[[node.name for node in nodes].index(state.next_node) :]
-    del args, kwargs, state  # the caller may have let go of the tensors in them
+    del args, kwargs, state  # the caller may have released their tensors
     with regions:
         for node in nodes:
             if node.op == "output":
@@ -119,7 +118,7 @@ def _require_names(gm: GraphModule, names: Sequence[str]) -> None:
 def _compute(
     interpreter: Interpreter, node: Node, values: Mapping[Node, Any], instead: Callable[..., Any] | None
 ) -> Any:
-    """The value of one node; in a function of its own so that no local variable outlives the call."""
+    """The value of one node; in a separate function so that no local variable outlives the call."""
     if node.op == "placeholder":
         return values[node] if instead is None else instead(values[node])
     args, kwargs = map_arg((node.args, dict(node.kwargs)), values.__getitem__)
@@ -141,7 +140,7 @@ def _compute(
 
 
 def _resume(gm: GraphModule, state: RunState) -> dict[Node, Any]:
-    """The values to go on with; the state's own must survive nodes that overwrite them."""
+    """The values to continue with; those of the state must not be changed by nodes that overwrite them."""
     if state.spent:
         raise GraphError(
             "this state was resumed before, and that run overwrote its values in place",
@@ -154,11 +153,11 @@ def _resume(gm: GraphModule, state: RunState) -> dict[Node, Any]:
     shared = {
         node: value
         for node, value in values.items()
-        # what is written into the model's own state has to arrive there
+        # writes to the model's own state must reach it
         if node in changing and not any(_memory(tensor) in held for tensor in real_tensors_in(value))
     }
     if any(tensor.requires_grad and not tensor.is_leaf for tensor in real_tensors_in(list(shared.values()))):
-        state.spent = True  # a copy would leave the gradient behind
+        state.spent = True  # a copy would lose the gradient
     else:
         # one copy of all, so that views stay views of one another
         values |= copy.deepcopy(shared, {id(node): node for node in shared})
@@ -206,7 +205,7 @@ def flatten_call(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 class _Regions:
-    """Keeps what the graph switches in the thread (autocast, gradients) inside the run."""
+    """Restores thread state that the graph switches (autocast, gradients) after the run."""
 
     def __init__(self, regions: Sequence[Any] = (), grad_enabled: bool | None = None) -> None:
         self.open = list(regions)
@@ -236,7 +235,7 @@ class _Regions:
 
 
 def _spell(value: Any) -> str:
-    """An argument in an error message: what it is, not what is in it."""
+    """An argument in an error message: its type and shape, not its contents."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, (tuple, list)):
@@ -248,10 +247,10 @@ def _spell(value: Any) -> str:
 
 @contextlib.contextmanager
 def evaluating(model: object, *, if_possible: bool = False) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module is in the mode it was in, frozen ones included.
+    """Evaluation mode inside the block; afterwards every module is in its previous mode, frozen ones included.
 
-    What is no module, such as a function, has no mode. With ``if_possible`` a graph that cannot switch stays in the
-    only mode that it was recorded in.
+    Objects that are not modules, such as functions, have no mode. With ``if_possible`` a graph that cannot switch stays
+    in the only mode that it was recorded in.
     """
     if not isinstance(model, nn.Module):
         yield
@@ -270,7 +269,7 @@ def evaluating(model: object, *, if_possible: bool = False) -> Iterator[None]:
 
 
 class SavedState:
-    """The buffers of a model as they are now, and if told so its parameters, to go back to any number of times."""
+    """A copy of a model's buffers, and optionally its parameters, that can be restored any number of times."""
 
     def __init__(self, model: nn.Module, *, parameters: bool) -> None:
         tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
@@ -278,7 +277,7 @@ class SavedState:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """What a run inside the block writes is put back after it."""
+        """Restore, after the block, whatever a run inside it writes."""
         try:
             yield
         finally:
@@ -290,7 +289,7 @@ class SavedState:
 
 @contextlib.contextmanager
 def requiring_grad(tensors: Iterable[Tensor], on: bool) -> Iterator[None]:
-    """Inside the block these tensors require gradients or not; afterwards each does as before."""
+    """Set ``requires_grad`` of these tensors inside the block, and restore it afterwards."""
     before = [(tensor, tensor.requires_grad) for tensor in tensors]
     try:
         for tensor, _ in before:

@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed alone, and leave those of the user's own code as they were."""
+"""Random numbers that depend only on a seed, without changing the random state of the user's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextlib.contextmanager
 def seeded(seed: int, model: nn.Module) -> Iterator[None]:
-    """Torch's generators start from ``seed`` inside the block; afterwards they go on as if it had not been there.
+    """Inside the block, torch's generators start from ``seed``; afterwards their state is restored.
 
     Args:
         seed: of the CPU's generator, and of those of the model's GPUs.

@@ -1,4 +1,4 @@
-"""A graph for people: as a table, and as a Mermaid flowchart."""
+"""A graph as a readable table, and as a Mermaid flowchart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS: tuple[Column, ...] = ("name", "op", "target", "inputs", "shape", "dtype
 
 
 def table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> str:
-    """The graph as a table in plain text, one row per node, as wide as it needs to be.
+    """The graph as a table in plain text, one row per node, as wide as necessary.
 
     Example:
         >>> gm = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
@@ -58,7 +58,7 @@ def to_rich_table(gm: GraphModule, columns: Sequence[Column] = COLUMNS) -> Table
 
 
 def mermaid(gm: GraphModule) -> str:
-    """The graph as a Mermaid flowchart, with the shape of each value on its edges where it is known.
+    """The graph as a Mermaid flowchart, with the shape of each value on its edges if known.
 
     Identifiers are numbers (``n0``), because a node may be called ``end``; labels are quoted, and every
     character but plain letters, digits and a few signs is written as an entity. The parser of mermaid 11.17
@@ -114,7 +114,7 @@ def _draw(gm: GraphModule, node: Node, identifier: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text inside a quoted Mermaid label: what is not plain becomes an entity by its number.
+    """Text for a quoted Mermaid label: special characters become numeric entities.
 
     Spaces and colons too: even in quotes Mermaid reads ``direction TB`` as a command, ``style a:#...;`` as a
     style.
@@ -124,7 +124,7 @@ def _escape(text: str) -> str:
 
 
 def _target(gm: GraphModule, node: Node) -> str:
-    """What a node calls or reads, as a person would write it."""
+    """What a node calls or reads, in readable form."""
     target = node.target
     if isinstance(target, str):
         return "" if node.op in ("placeholder", "output") else target

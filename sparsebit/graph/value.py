@@ -1,4 +1,4 @@
-"""What a node's result looks like: shapes and dtypes without the numbers."""
+"""Descriptions of a node's result: shapes and dtypes without the numbers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def map_items(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def map_tensors(value: object, change: Callable[[TensorInfo], Any]) -> Any:
-    """A described value with every ``TensorInfo`` exchanged.
+    """A described value with every ``TensorInfo`` replaced.
 
     Example:
         >>> map_tensors([TensorInfo((2, 3), torch.int8), 1], lambda info: info.numel)
@@ -120,7 +120,7 @@ def real_tensors_in(*values: Any) -> list[Tensor]:
 
 
 def items_in(value: Any) -> Iterator[Any]:
-    """Everything in nested tuples, lists, mappings and slices that is not one of these itself.
+    """All items in nested tuples, lists, mappings and slices that are not such containers themselves.
 
     Example:
         >>> list(items_in(({"a": 1}, slice(2, None), [3])))

@@ -36,13 +36,13 @@ class _StepCallback(_Callback):  # type: ignore[misc]
         self._last = 0
 
     def on_train_start(self, trainer: Any, pl_module: nn.Module) -> None:
-        """Remember where a resumed run stands; the schedule's own count is in the state dict."""
+        """Record the step of a resumed run; the schedule's own count is in the state dict."""
         self._last = int(getattr(trainer, "global_step", 0))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: nn.Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """What is due after a step. Its gradients are still there."""
+        """Run the actions due after a step, while its gradients exist."""
         if trainer.global_step != self._last:
             self._last = int(trainer.global_step)
             self.steps.after_step(pl_module, self._last)

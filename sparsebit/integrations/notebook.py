@@ -1,7 +1,7 @@
 """Rich display in notebooks: models, plans, groups and reports as tables instead of text.
 
-The classes have a ``_repr_html_`` that asks here, so nothing has to be loaded; ``to_html(value)`` is the same for
-anything. Colours are those of the notebook, light or dark.
+The classes have a ``_repr_html_`` that calls this module, so no notebook extension is needed; ``to_html(value)`` is the
+same for anything. Colours are those of the notebook, light or dark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BOX = "overflow:auto;max-height:32em"
 
 
 def to_html(value: Any) -> str:
-    """One of the library's objects as a piece of HTML. Names are escaped."""
+    """One of the library's objects as an HTML fragment. Names are escaped."""
     for kind, make in _MAKERS:
         if isinstance(value, kind):
             return make(value)
@@ -82,7 +82,7 @@ def _report(report: Report) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Anything made for a terminal: tables as tables, words as words."""
+    """Terminal output as HTML: tables as tables, text as text."""
     if hasattr(value, "__rich__"):
         value = value.__rich__()
     if isinstance(value, Group):

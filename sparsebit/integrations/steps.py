@@ -1,4 +1,4 @@
-"""What quantization-aware training and gradual pruning do at which moment of a training run, in any framework."""
+"""The actions of quantization-aware training and gradual pruning during a training run, for any framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def find(model: nn.Module, kind: type[T]) -> T:
-    """The one ``QuantModel`` or ``SparseModel`` inside of what a framework trains.
+    """The only ``QuantModel`` or ``SparseModel`` in the object that a framework trains.
 
     Frameworks wrap models: in their own modules, for several devices, for compilation.
     """
@@ -33,15 +33,15 @@ def find(model: nn.Module, kind: type[T]) -> T:
 
 @dataclass(kw_only=True)
 class QatSteps:
-    """Calibrate, switch quantization on, and settle ranges and statistics before the end.
+    """Calibrate, switch quantization on, and freeze ranges and statistics before the end.
 
     Args:
-        data: batches to calibrate with; by default those that the training uses.
+        data: batches to calibrate with; by default the training batches.
         batches: how many of them.
         feed: makes the arguments of a batch, as for ``QuantModel.calibrate``.
         batch_norm, observers, distill, temperature: as for ``QuantModel.init_QAT``.
         settle_after: the step after which batch norm and followed ranges stop moving; never by default. Late in
-            training their jumps cost more than they bring.
+        training, their changes do more harm than good.
     """
 
     data: Iterable[Any] | None = None
@@ -55,7 +55,7 @@ class QatSteps:
     steps: int = field(default=0, init=False)
 
     def begin(self, model: nn.Module, loader: Iterable[Any] | None) -> None:
-        """Before the first step. A model that is being trained already, say after a restart, goes on as it is."""
+        """Call before the first step. A model already in training, for example after a restart, is not changed."""
         qmodel = find(model, QuantModel)
         if not qmodel.enable_qat:
             batches = self.data if self.data is not None else loader
@@ -76,7 +76,7 @@ class QatSteps:
         qmodel.train()
 
     def after_step(self, model: nn.Module, step: int) -> None:
-        """After each step of the optimizer; ``step`` counts from 1."""
+        """Call after each step of the optimizer; ``step`` counts from 1."""
         self.steps = step
         if self.settle_after is not None and step == self.settle_after:
             qmodel = find(model, QuantModel)
@@ -96,6 +96,6 @@ class PruningSteps:
     pruned_at: list[int] = field(default_factory=list, init=False)
 
     def after_step(self, model: nn.Module, step: int) -> None:
-        """Between the step of the optimizer and ``zero_grad``: gradients may be needed."""
+        """Call between the optimizer's step and ``zero_grad``: gradients may be needed."""
         if find(model, SparseModel).step(self.data, self.loss):
             self.pruned_at.append(step)

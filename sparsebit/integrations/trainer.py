@@ -27,7 +27,7 @@ class QatCallback(TrainerCallback):
         self.steps.begin(kwargs["model"], kwargs.get("train_dataloader"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Once per step of the optimizer; the Trainer has counted it already."""
+        """Called once per step of the optimizer; the Trainer has already counted it."""
         self.steps.after_step(kwargs["model"], int(state.global_step))
 
 
@@ -38,5 +38,5 @@ class PruningCallback(TrainerCallback):
         self.steps = PruningSteps(**settings)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Between the optimizer's step and ``zero_grad``, while gradients are there; not counted yet."""
+        """Called between the optimizer's step and ``zero_grad``, while gradients exist; the step is not counted yet."""
         self.steps.after_step(kwargs["model"], int(state.global_step) + 1)

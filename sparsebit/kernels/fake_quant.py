@@ -28,9 +28,9 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 def snap_fused(
     x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, gradient_scale: float | Tensor = 1.0
 ) -> Tensor | None:
-    """``numerics.snapping.snap`` for integer grids on CUDA; None where the kernels do not cover the case.
+    """``numerics.snapping.snap`` for integer grids on CUDA; None if the kernels do not support the case.
 
-    Not covered: float64, memory with gaps, scales that no matrix describes, a ``gradient_scale`` of several numbers.
+    Not supported: float64, memory with gaps, scales not along a matrix, a ``gradient_scale`` of several numbers.
     """
     if not x.is_cuda or (found := as_matrix(x, scale)) is None:
         return None
@@ -47,7 +47,7 @@ def snap_fused(
 
 
 def covers(x: Tensor, scale: Tensor, zero_point: Tensor) -> bool:
-    """Whether the kernels take tensors of these dtypes, and a zero point for each scale."""
+    """Whether the kernels support these dtypes, and there is a zero point for each scale."""
     if x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
         return False
     same = zero_point.numel() == scale.numel() and zero_point.dtype == torch.float32
@@ -55,7 +55,7 @@ def covers(x: Tensor, scale: Tensor, zero_point: Tensor) -> bool:
 
 
 def is_one_number(gradient_scale: float | Tensor, x: Tensor) -> bool:
-    """Whether the kernels take this factor of gradients: a number, or one in float32 on the device of ``x``."""
+    """Whether the kernels support this gradient factor: a number, or a float32 scalar on the device of ``x``."""
     if not isinstance(gradient_scale, Tensor):
         return True
     return (
@@ -105,7 +105,7 @@ class SnapKernels:
 
 
 class SnapBackward:
-    """Gradients of x, scale and zero point; the last two are None where neither is learned."""
+    """Gradients of x, scale and zero point; the last two are None if neither is learned."""
 
     def __init__(self, snap: SnapKernels, learned: bool, learned_zero: bool, has_factor: bool) -> None:
         from sparsebit.kernels import fake_quant_triton as kernels
@@ -163,14 +163,14 @@ def snap_kernels(
     magnitude: bool,
     rectify: bool = False,
 ) -> SnapKernels:
-    """Those for tensors of this dtype in this order of memory."""
+    """The kernels for tensors of this dtype in this memory order."""
     return SnapKernels(matrix, device, low, high, magnitude, rectify)
 
 
 def snap_with(
     kernels: SnapKernels, x: Tensor, scale: Tensor, zero_point: Tensor, gradient_scale: float | Tensor
 ) -> Tensor:
-    """Snap with prepared kernels, which fit these tensors, and with gradients where they are needed."""
+    """Snap with prepared kernels that fit these tensors, with gradients if needed."""
     if torch.is_grad_enabled() and (x.requires_grad or scale.requires_grad or zero_point.requires_grad):
         # Without functorch's transforms ``Function.apply`` only looks at each argument once more.
         transformed = torch._C._are_functorch_transforms_active()

@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def prepare_division(scale):
-    """What ``divide`` needs of a scale: a power of two that brings it near 1, their product, and its reciprocal."""
+    """What ``divide`` needs: a power of two that brings the scale near 1, their product, and its reciprocal."""
     exponent = (scale.to(tl.int32, bitcast=True) >> 23) & 255
     power = (tl.minimum(255 - exponent, 254) << 23).to(tl.float32, bitcast=True)
     near = scale * power
@@ -39,7 +39,7 @@ def divide(x, power, near, reciprocal):
 
 @triton.jit
 def round_clip(v, low, high):
-    """round(v), half to even, and that clipped; NaN stays. Adding 1.5 * 2**23 leaves no bits for a fraction.
+    """round(v), half to even, and the clipped result; NaN stays. Adding 1.5 * 2**23 leaves no bits for a fraction.
 
     Beyond 2**22, where the sum does have some, ``v`` is outside of every grid, rounded or not.
     """
@@ -187,7 +187,7 @@ def add_up(
     LEARNED_ZERO: tl.constexpr, HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr,
     TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of some channels from their sums, always in the same order."""
+    """The gradients of some channels from their partial sums, always added in the same order."""
     channel = first + tl.arange(0, TILE_CHANNELS)
     to_scale = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)
     to_zero_point = tl.zeros((TILE_SUMS, TILE_CHANNELS), tl.float32)

@@ -1,7 +1,7 @@
-"""Many weights snapped in one launch, forward and backward: what a small weight costs is its launch.
+"""Many weights snapped in one launch, forward and backward: for a small weight, the launch is the main cost.
 
-Weights are laid one after the other in one buffer, which is cut into chunks of one scale each. Results and gradients
-are views of such buffers. The reference is ``numerics.snapping`` for each weight alone.
+Weights are placed one after the other in one buffer, which is divided into chunks of one scale each. Results and
+gradients are views of such buffers. The reference is ``numerics.snapping`` for each weight alone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Member:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its values."""
         return self.matrix.rows * self.matrix.width
 
 
 class WeightGroup:
-    """What the kernels have to know of the weights of a group, on their device.
+    """What the kernels must know about the weights of a group, on their device.
 
     Args:
         members: weights in order. Each has as many scales as rows, or one.

@@ -1,4 +1,4 @@
-"""Starting a Triton kernel with little work on the host: it is looked up once for each kind of arguments."""
+"""Launch Triton kernels with little host time: a kernel is looked up once for each kind of arguments."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def launch(
 
 
 class PreparedLaunch:
-    """A kernel with the settings of all its calls; a call only adds up addresses and numbers.
+    """A kernel with the settings of all its calls; a call only passes addresses and numbers.
 
-    Tensors have the same dtypes in every call. What is not aligned to 16 bytes takes the way of ``launch``.
+    Tensors have the same dtypes in every call. Tensors that are not aligned to 16 bytes go through ``launch``.
     """
 
     def __init__(self, kernel: Any, programs: int, settings: tuple[int | bool, ...], device: int) -> None:
@@ -83,17 +83,17 @@ class PreparedLaunch:
 
 @functools.cache
 def several_devices() -> bool:
-    """Whether the current device can be another one than that of a tensor."""
+    """Whether the current device may differ from that of a tensor."""
     return torch.cuda.device_count() > 1
 
 
 def on_device_of(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device."""
+    """Make the tensor's device current, because Triton launches on the current device."""
     if not x.is_cuda or x.get_device() == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(x.device)
 
 
 def current_stream(device: int) -> int:
-    """The address of the stream that torch works on."""
+    """The address of torch's current stream."""
     return torch._C._cuda_getCurrentRawStream(device)

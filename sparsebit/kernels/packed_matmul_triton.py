@@ -16,7 +16,7 @@ import triton.language as tl
 
 @triton.constexpr_function
 def write_assembly(bits: int, is_float16: bool, scaled: bool) -> str:
-    """PTX that takes the values of two units apart, as pairs of 16-bit numbers in one register.
+    """PTX that unpacks the values of two units, as pairs of 16-bit numbers in one register.
 
     A value is set into the mantissa of a power of two, of which ``magic`` has the bits: (a & mask) | magic is one
     instruction, and no conversion is needed. The same 16 bits of both units come together first. With ``scaled`` an
@@ -63,7 +63,7 @@ def write_assembly(bits: int, is_float16: bool, scaled: bool) -> str:
 
 @triton.constexpr_function
 def _registers(bits: int, inputs: int) -> str:
-    """The registers of that: results, then those of so many inputs."""
+    """The register constraints: results, then the given number of inputs."""
     return ",".join(["=&r"] * {2: 16, 3: 32}.get(bits, 8) + ["r"] * inputs)
 
 

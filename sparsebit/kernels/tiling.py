@@ -59,7 +59,7 @@ class DenseMatrix:
 
     @functools.cached_property
     def forward_launch(self) -> tuple[int, tuple[Any, ...]]:
-        """How many programs cover the matrix with a tile each, and what they have to know."""
+        """The number of programs that cover the matrix with one tile each, and their arguments."""
         rows, columns = self.tile
         programs = math.ceil(self.rows / rows) * math.ceil(self.width / columns)
         return programs, (self.rows, self.width, self.channels, self.by_column, rows, columns)
@@ -67,7 +67,7 @@ class DenseMatrix:
     def backward_launch(self, sums: bool) -> tuple[int, tuple[int, int, int, int]]:
         """How many programs, and (outer, inner, chunks, steps): with sums they are [outer, channels, inner].
 
-        Without sums to keep, every tile is a program of its own.
+        Without sums, every tile is a separate program.
         """
         return self._with_sums if sums else self._without_sums
 
@@ -87,7 +87,7 @@ class DenseMatrix:
 
 
 def as_matrix(x: Tensor, scale: Tensor) -> tuple[DenseMatrix, list[int] | None] | None:
-    """How scales that broadcast against ``x`` lie in its memory; None where that is not a matrix.
+    """The memory of ``x`` as a matrix with its scales by row or column; None if that is not possible.
 
     Also returns the order of the axes that scales have to be permuted to, where theirs is not that of the memory.
     Channels-last memory is fine; a tensor with gaps is not, nor are channels on two axes with others between them.
@@ -142,5 +142,5 @@ _found_matrix = functools.lru_cache(maxsize=4096)(find_matrix)
 
 
 def _power_of_two(size: int) -> int:
-    """The smallest power of two that is not below."""
+    """The smallest power of two that is at least this number."""
     return 1 << max(0, size - 1).bit_length()

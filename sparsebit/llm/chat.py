@@ -82,7 +82,7 @@ class Chat:
                 ) from None
             if len(asked) > MOST_CHARACTERS:
                 raise SparsebitError(
-                    "the chat template makes too long a text", got=f"{len(asked)} characters"
+                    "the text from the chat template is too long", got=f"{len(asked)} characters"
                 )
             found = list(self._tokenizer(asked, add_special_tokens=False)["input_ids"])
         else:

@@ -1,4 +1,4 @@
-"""Write a language model for an engine: exactly or not at all, and then checked."""
+"""Write a language model for an engine, exactly or not at all, and check the file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def make_format(name: str, options: dict[str, Any]) -> Format:
 
 
 def example_ids(model: LanguageModel) -> Tensor:
-    """Ids to compare predictions with: of a sentence, or random ones where there is no tokenizer."""
+    """Ids to compare predictions on: those of a sentence, or random ones if there is no tokenizer."""
     if model.tokenizer is not None:
         return torch.tensor(model.tokenizer(TEXT)["input_ids"][: 2 * POSITIONS])
     size = int(model.model.get_input_embeddings().num_embeddings)  # type: ignore[operator]

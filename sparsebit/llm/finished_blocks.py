@@ -54,7 +54,7 @@ class FinishedBlock(NamedTuple):
             if one.held is not None and one.held.shape != room:
                 return f"{one.name!r} has another shape"
         if different := set(self.floats) ^ (set(parameters) - _packed(self.made, name)):
-            return f"{min(different)!r} is missing, or there twice"
+            return f"{min(different)!r} is missing or occurs twice"
         for key, values in self.floats.items():
             if values.shape != parameters[key].shape or not values.is_floating_point():
                 return f"{key!r} has another shape or type"
@@ -132,7 +132,7 @@ class FinishedBlocks:
         return FinishedBlock(made, tensors.get("floats", {}))
 
     def write(self, index: int, name: str, made: Sequence[Made], block: nn.Module) -> None:
-        """Keep a finished block: its packed weights, and its other parameters, which a method may have changed."""
+        """Save a finished block: its packed weights, and its other parameters, which a method may have changed."""
         if self._folder is None or rank():  # all processes would write the same
             return
         tensors, matrices = to_stored({one.name: one.held for one in made if one.held is not None})

@@ -54,7 +54,7 @@ class LanguageModel:
         model: the module; call it, ``generate`` with it, or move it like any other.
         weights: every quantized matrix by its name in the original state dict.
         records: how each was made, in the order of the model.
-        tokenizer: of the folder the model came from, where there was one.
+        tokenizer: that of the model's folder, if there is one.
     """
 
     model: nn.Module
@@ -68,7 +68,7 @@ class LanguageModel:
         return self.model(*args, **kwargs)
 
     def add(self, made: Iterable[Made]) -> None:
-        """Take in matrices: packed layers take the place of those that held them."""
+        """Add matrices: packed layers replace the layers that held them."""
         packed: dict[str, PackedTensor] = {}
         for one in made:
             code, size, bits, held = "float32", None, 32.0, one.held
@@ -95,7 +95,7 @@ class LanguageModel:
 
     @property
     def packed(self) -> list[PackedTensor]:
-        """Every packed matrix once, also where the head and the embedding are one."""
+        """Every packed matrix once, even if the head and the embedding share it."""
         return list({held.bits.data_ptr(): held for held in self.weights.values()}.values())
 
     @property
@@ -163,7 +163,7 @@ class LanguageModel:
 
 
 def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: Collection[str]) -> None:
-    """Put packed weights, by the names of their parameters, in the place of the modules that hold them.
+    """Install packed weights, by the names of their parameters, in place of the modules that hold them.
 
     All experts of a stack ("experts.down[3]") have to be there. A parameter of a module without a packed form gets the
     dequantized values instead, in float. The model holds those named in ``transposed`` as [in, out].
@@ -180,7 +180,9 @@ def install(model: nn.Module, weights: Mapping[str, PackedTensor], transposed: C
         module = model.get_submodule(path)
         expected = [str(index) for index in range(len(getattr(module, key)))]
         if different := set(expected) ^ set(experts):
-            raise SparsebitError(f"expert {min(different)!r} of {name!r} is missing, or the model has none")
+            raise SparsebitError(
+                f"expert {min(different)!r} of {name!r} is missing, or the model does not have it"
+            )
         in_order = [experts[index] for index in expected]
         delattr(module, key)
         setattr(module, key, PackedStack(in_order, transposed=f"{name}[0]" in transposed))

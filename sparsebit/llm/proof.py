@@ -1,4 +1,4 @@
-"""The proof of an exported file: an unmodified engine loads it and is compared with the model."""
+"""The check of an exported file: an unmodified engine loads it and is compared with the model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
-    """What was written, and how the engine read it.
+    """The written file, and how the engine read it.
 
     ``ok`` is true if no problem was found, ``proven`` if an engine has also loaded the file.
     """
@@ -61,7 +61,7 @@ class ExportReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found wrong."""
+        """Whether no problem was found."""
         close = self.divergence is None or self.divergence <= self.tolerance
         return not self.wrong_weights and not self.wrong_texts and not self.failure and close
 
@@ -78,8 +78,8 @@ class ExportReport:
             lines.append(f"  {self.engine} reads all {self.weights} quantized weights bit for bit")
         if self.wrong_texts:
             lines.append(
-                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into different tokens from the tokenizer, "
-                f"such as {self.wrong_texts[0]!r}"
+                f"  it splits {len(self.wrong_texts)} of {self.texts} texts into tokens that differ from "
+                f"the tokenizer's, such as {self.wrong_texts[0]!r}"
             )
         elif self.texts:
             lines.append(f"  it splits {self.texts} texts into the same tokens as the tokenizer")
@@ -88,7 +88,7 @@ class ExportReport:
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
             if self.agreement is None:
                 lines.append(
-                    f"  its outputs, read as distributions, differ by {self.divergence:.2g} nats{verdict}"
+                    f"  its outputs, treated as distributions, differ by {self.divergence:.2g} nats{verdict}"
                 )
                 return "\n".join(lines)
             near = f" (the others are {self.gap:.2g} nats apart in torch at most)" if self.gap else ""

@@ -108,7 +108,7 @@ def windows(ids: Tensor, samples: int, length: int, seed: int = 0) -> Tensor:
 
 
 def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
-    """The tokenizer in a model's folder, or None where there is none. No code in the folder is run."""
+    """The tokenizer in a model's folder, or None if there is none. No code in the folder is run."""
     place = Path(folder)
     if not any((place / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         return None
@@ -128,7 +128,7 @@ def read_tokenizer(folder: str | os.PathLike[str]) -> Any:
 
 
 def write_tokenizer(tokenizer: Any, folder: str | os.PathLike[str]) -> None:
-    """Write a tokenizer's files; what the system refuses is an ``OSError``."""
+    """Write a tokenizer's files; failures of the system raise ``OSError``."""
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:

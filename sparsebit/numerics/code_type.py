@@ -1,4 +1,4 @@
-"""What is stored for a number: integers of 2 to 16 bits, 8-bit floats, or the 16 levels of NF4."""
+"""The types of stored values: integers of 2 to 16 bits, 8-bit floats, or the 16 levels of NF4."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NF4_LEVELS = (
 
 @dataclass(frozen=True)
 class CodeType:
-    """The type of the stored codes, and how a grid is laid over a range with it.
+    """The type of the stored codes, and how a grid of this type is chosen for a range.
 
     - ``int``: two's complement; a grid chosen for a range has zero point 0 and scale absmax / high.
-    - ``uint``: counted from 0; the zero point is where the range puts it.
+    - ``uint``: from 0 on; the zero point depends on the range.
     - ``full``: the codes of ``int``, with a signed scale: extreme / low, where extreme is the end of the range that is
       farther from zero. The lowest code is used, so 4 bits have 16 levels. Written ``int4_full``.
     - ``fp8_e4m3``, ``fp8_e5m2``: codes are 8-bit floats, scale absmax / largest finite value.
@@ -65,12 +65,12 @@ class CodeType:
 
     @classmethod
     def of(cls, bits: int = 8, symmetric: bool = True, dtype: Dtype = "int") -> CodeType:
-        """The type that a tensor's spec asks for."""
+        """The type of a tensor's spec."""
         return cls(dtype, 8) if dtype != "int" else cls("int" if symmetric else "uint", bits)
 
     @classmethod
     def parse(cls, name: str) -> CodeType:
-        """The type that ``str`` wrote."""
+        """Parse the result of ``str``."""
         if name in FLOAT8 or name == "nf4":
             return cls(name, 4 if name == "nf4" else 8)  # type: ignore[arg-type]
         match = re.fullmatch(r"(u?int)(\d{1,2})(_full)?", name) if isinstance(name, str) else None
@@ -100,7 +100,7 @@ class CodeType:
     # -- one element at a time, in multiples of the scale -------------------------------------------------------
 
     def round_(self, steps: Tensor) -> Tensor:
-        """Integers are rounded before they are clamped, half to even; other types only by ``nearest``."""
+        """Round integers in place before clamping, half to even; other types are rounded only by ``nearest``."""
         return steps.round_() if self.is_integer else steps
 
     def rounded(self, steps: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class CodeType:
         return steps.round() if self.is_integer else steps.clone()
 
     def nearest(self, steps: Tensor) -> Tensor:
-        """Clamped multiples of the scale, as this type can hold them; integers are already."""
+        """The nearest values of this type to clamped multiples of the scale; for integers they are unchanged."""
         return steps if self.is_integer else self.decode(self.encode(steps), steps.dtype)
 
     def encode(self, steps: Tensor) -> Tensor:
@@ -119,20 +119,20 @@ class CodeType:
         return torch.bucketize(steps, (levels[1:] + levels[:-1]) / 2).to(torch.uint8)
 
     def decode(self, codes: Tensor, dtype: torch.dtype) -> Tensor:
-        """The multiples of the scale that codes stand for, the zero point still in them."""
+        """The multiples of the scale that codes represent, including the zero point."""
         if self.kind != "nf4":
             return codes.to(dtype)
         return torch.tensor(NF4_LEVELS, dtype=dtype, device=codes.device)[codes.long()]
 
 
 def _range_of(kind: Kind, bits: int) -> tuple[int, int, torch.dtype]:
-    """Lowest and highest multiple of the scale, counted with the zero point, and the dtype of the codes."""
+    """Lowest and highest multiple of the scale, including the zero point, and the dtype of the codes."""
     if kind in FLOAT8:
         high = int(torch.finfo(FLOAT8[kind]).max)
         return -high, high, FLOAT8[kind]
     if kind == "nf4":
         return -1, 1, torch.uint8
     low, high = (0, 2**bits - 1) if kind == "uint" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    # torch has uint16, but next to no operator that works on it.
+    # torch has uint16, but hardly any operators for it.
     dtypes = (torch.uint8, torch.int8, torch.int16, torch.int32)
     return low, high, next(t for t in dtypes if torch.iinfo(t).min <= low and high <= torch.iinfo(t).max)

@@ -1,4 +1,4 @@
-"""Whether numbers are numbers."""
+"""Whether numbers are finite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 def is_finite(tensor: Tensor, *, or_masked: bool = False) -> bool:
     """Whether all numbers of a tensor are finite, without a second tensor of its size. Integers and meta tensors are.
 
-    With ``or_masked`` minus infinity, which masks are written with, counts as finite.
+    With ``or_masked``, minus infinity counts as finite, because masks contain it.
 
     Example:
         >>> is_finite(torch.tensor([1.0, torch.inf])), is_finite(torch.tensor([1, 2]))
@@ -24,9 +24,9 @@ def is_finite(tensor: Tensor, *, or_masked: bool = False) -> bool:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """The same of a few small floating-point tensors together: one boolean, still on the device of the first.
+    """The same for several small floating-point tensors together: one boolean on the device of the first.
 
-    Each is flattened into one copy, so many cost little more than one.
+    They are flattened into one copy, so many cost little more than one.
 
     Example:
         >>> all_finite([torch.ones(2), torch.tensor(torch.nan)]), all_finite([])
@@ -36,5 +36,5 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     if not flat:
         return torch.ones((), dtype=torch.bool)
     values = torch.cat([tensor.to(flat[0].device) for tensor in flat])
-    # As ``isfinite``, in half of its operators: it is asked for every batch.
+    # As ``isfinite``, with half its operators, because it runs for every batch.
     return (values - values == 0).all()

@@ -1,9 +1,9 @@
 """One grid: the numbers that quantized values (codes) represent, and the conversion between them.
 
 For integers ``q = clamp(round(x / scale) + zero_point, low, high)`` and back ``(q - zero_point) * scale``, where round
-is half to even and comes *before* the zero point is added: exactly ONNX QuantizeLinear and DequantizeLinear. Two
-shortcuts that look harmless are not taken, because each moves some ties to another code: multiplying by ``1 / scale``
-(as ``torch.fake_quantize_*`` does) and rounding after adding an odd zero point.
+is half to even and comes *before* the zero point is added: exactly ONNX QuantizeLinear and DequantizeLinear. Two common
+shortcuts are not used, because each rounds some ties to another code: multiplying by ``1 / scale`` (as
+``torch.fake_quantize_*`` does) and rounding after adding an odd zero point.
 
 Inputs in half precision are computed in float32 and returned in their own dtype; float64 stays float64.
 """
@@ -21,7 +21,7 @@ from sparsebit.numerics.layout import PER_TENSOR, Layout, spread
 from sparsebit.numerics.packing import pack_bits, unpack_bits
 from sparsebit.numerics.snapping import align_grid, compute_dtype, snap_tensor, steps_of
 
-# The scale of a row that was zero throughout. Any scale represents zero exactly; this one also survives float16
+# The scale of a row of zeros. Any scale represents zero exactly; this one also survives float16
 # and keeps bias / (input scale * weight scale) inside int32, so a dead channel still delivers its bias.
 SCALE_OF_ZEROS = 2.0**-20
 
@@ -30,9 +30,9 @@ SCALE_OF_ZEROS = 2.0**-20
 class Grid:
     """Scales and zero points, which elements share them, and the type of the codes.
 
-    ``scale`` may be float32, float16, bfloat16 or float64; its numbers are used as they are, so a grid that is stored
-    in half precision is the same grid when it is read back. For a token layout there is one scale per token of the one
-    tensor it was made for.
+    ``scale`` may be float32, float16, bfloat16 or float64; its numbers are used without conversion, so a grid that is
+    stored in half precision is the same after reading. With a token layout there is one scale per token of a single
+    tensor.
 
     Example:
         >>> grid = Grid(torch.tensor([0.5]), torch.tensor([3.0]), CodeType("uint", 8))
@@ -83,17 +83,17 @@ class Grid:
         )
 
     def steps(self, x: Tensor) -> Tensor:
-        """``snap(x) / scale`` without a division: multiples of the scale, in the dtype that is computed in."""
+        """``snap(x) / scale`` without a division: multiples of the scale, in the compute dtype."""
         view, scale, zero_point = self._aligned(x)
         return steps_of(view, scale, zero_point, self.code).reshape(x.shape)
 
     def positions(self, x: Tensor) -> Tensor:
-        """``x / scale``: where numbers lie between the multiples of the scale, neither rounded nor clamped."""
+        """``x / scale``: numbers in units of the scale, neither rounded nor clamped."""
         view, scale, _ = self._aligned(x)
         return torch.div(view, scale).reshape(x.shape)
 
     def ends(self, *, beyond: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The numbers of the lowest and the highest code, [C] each, and so many steps ``beyond`` them."""
+        """The numbers of the lowest and the highest code, [C] each, moved outwards by ``beyond`` steps."""
         low, high = self.code.low - beyond, self.code.high + beyond
         return (low - self.zero_point) * self.scale, (high - self.zero_point) * self.scale
 
@@ -122,7 +122,7 @@ class Grid:
         return pack_bits(codes, self.code.bits)
 
     def unpack(self, packed: Tensor, length: int) -> Tensor:
-        """The codes [..., length] that ``pack`` was given."""
+        """The codes [..., length] that ``pack`` packed."""
         return unpack_codes(packed, self.code, length)
 
     def to(self, device: torch.device | str) -> Grid:
@@ -131,7 +131,7 @@ class Grid:
         return replace(self, scale=self.scale.to(device), zero_point=self.zero_point.to(device), order=order)
 
     def detach(self) -> Grid:
-        """The same grid, with nothing to learn."""
+        """The same grid, detached from gradients."""
         return replace(self, scale=self.scale.detach(), zero_point=self.zero_point.detach())
 
     def _aligned(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,14 +147,14 @@ def numbers_of(
     dtype: torch.dtype = torch.float32,
     order: Tensor | None = None,
 ) -> Tensor:
-    """``Grid.numbers`` of a grid in its parts: no object is made, which ``torch.compile`` could not follow."""
+    """``Grid.numbers`` for the parts of a grid: no object is created, which ``torch.compile`` could not trace."""
     steps = code.decode(codes, compute_dtype(dtype))
     view, scale, zero_point = align_grid(steps, scale, zero_point, layout, order)
     return view.sub(zero_point).mul_(scale).to(dtype).reshape(codes.shape)
 
 
 def unpack_codes(packed: Tensor, code: CodeType, length: int) -> Tensor:
-    """The codes [..., length] that ``Grid.pack`` was given."""
+    """The codes [..., length] that ``Grid.pack`` packed."""
     codes = unpack_bits(packed, code.bits, length)
     if not code.is_integer:
         return codes if code.dtype == torch.uint8 else codes.contiguous().view(code.dtype)
@@ -177,8 +177,8 @@ def choose_grid(
     """The grid that covers an observed range, ``lo`` to ``hi``, [C] each.
 
     The range is first widened to contain zero, so that padding and ReLU zeros stay exact. ``CodeType`` says which scale
-    each type takes. With ``scale_dtype`` the scale is rounded to that dtype before anything is computed from it, the
-    zero point included; without, it is float32 (float64 for a range in float64).
+    each type has. With ``scale_dtype`` the scale is rounded to that dtype before anything is computed from it, the zero
+    point included; without, it is float32 (float64 for a range in float64).
 
     Example:
         >>> choose_grid(torch.tensor([-1.0]), torch.tensor([3.0]), CodeType("uint", 2)).zero_point
@@ -193,7 +193,7 @@ def choose_grid(
 def choose_scale(
     lo: Tensor, hi: Tensor, code: CodeType, scale_dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Scale and zero point of ``choose_grid``, without the grid around them."""
+    """Scale and zero point of ``choose_grid``, without creating a grid."""
     wide = compute_dtype(lo.dtype)
     lo, hi = lo.to(wide).clamp(max=0), hi.to(wide).clamp(min=0)
     if code.kind == "full":

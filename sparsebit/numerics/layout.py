@@ -31,9 +31,9 @@ class Layout:
     - ``tensor``: all of them.
     - ``channel``: those with the same index along ``axes``: ``(0,)`` for a weight [out, in, ...], ``(1,)`` for an
       activation [batch, channels, ...], ``(0, 1)`` for stacked experts [experts, out, in].
-    - ``group``: for weights; the elements of each channel are cut again, every ``group_size`` along ``input_axis``.
-      The last group is shorter when the size does not divide.
-    - ``token``: those at one position, over the last axis.
+    - ``group``: for weights; the elements of each channel are divided into groups of ``group_size`` along
+    ``input_axis``. The last group is shorter if the size does not divide evenly.
+    - ``token``: all elements of one position, along the last axis.
 
     ``groups`` is for the weight [in, out / groups, ...] of a grouped transposed convolution: ``axes=(1,)`` alone shares
     a scale between the groups (all that ONNX can express); with ``groups`` there is one for each output channel.
@@ -71,9 +71,9 @@ PER_TENSOR = Layout()
 
 
 def activation_axis(ndim: int, order: ActivationLayout) -> int:
-    """The channel axis of an activation: 1 for NCHW, the last for NLC; a tensor too small for that has axis 0.
+    """The channel axis of an activation: 1 for NCHW, the last for NLC; for a tensor with fewer axes, 0.
 
-    NLC means "channels last" whatever the rank, so the [N, C] input of a classifier is fine.
+    NLC means "channels last" for any rank, so the [N, C] input of a classifier works too.
 
     Example:
         >>> activation_axis(4, "NCHW"), activation_axis(3, "NLC"), activation_axis(2, "NLC"), activation_axis(1, "NCHW")
@@ -83,7 +83,7 @@ def activation_axis(ndim: int, order: ActivationLayout) -> int:
 
 
 def row_count(shape: Sequence[int], layout: Layout) -> int:
-    """How many rows, and so how many scales, a tensor of this shape has."""
+    """The number of rows, and therefore of scales, of a tensor of this shape."""
     if not _is_ragged(shape, layout):
         view, axes = _row_view(torch.empty(shape, device="meta"), layout)
         return math.prod([view.shape[axis] for axis in axes])
@@ -92,10 +92,10 @@ def row_count(shape: Sequence[int], layout: Layout) -> int:
 
 
 def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
-    """The tensor as [C, N], without a copy where its memory allows.
+    """The tensor as [C, N], without a copy if its memory allows it.
 
-    ``any_order=True`` lets the elements *inside* a row come in any order, which spares tensors in
-    channels-last memory a copy.
+    ``any_order=True`` allows any order of the elements *inside* a row, which avoids a copy of tensors in channels-last
+    memory.
 
     Example:
         >>> to_rows(torch.arange(4).view(1, 2, 2), Layout(kind="token"))
@@ -119,7 +119,7 @@ def to_rows(x: Tensor, layout: Layout, *, any_order: bool = False) -> Tensor:
 def row_blocks(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """The rows as one [C, N] block, or as two when the last group is shorter: full groups, then the rest.
 
-    What is found for each block goes back together with ``join_blocks``.
+    ``join_blocks`` joins the results of the blocks.
     """
     if not _is_ragged(x.shape, layout):
         return (to_rows(x, layout),)
@@ -151,9 +151,9 @@ def join_blocks(values: Sequence[Tensor]) -> Tensor:
 
 
 def to_samples(x: Tensor, layout: Layout) -> Tensor:
-    """An activation as [C, B, M]: its rows, apart for each of the B samples along axis 0, each in any order.
+    """An activation as [C, B, M]: its rows, separately for each of the B samples along axis 0, in any order inside.
 
-    Where axis 0 is not a batch (a vector, or the channels themselves are on axis 0) it is all one sample.
+    If axis 0 is not a batch (a vector, or channels on axis 0), everything is one sample.
     """
     channel = [axis % x.dim() for axis in layout.axes] if layout.kind == "channel" and x.dim() else []
     if x.dim() < 2 or layout.kind not in ("tensor", "channel") or 0 in channel:
@@ -214,7 +214,7 @@ def spread(values: Tensor, shape: Sequence[int], layout: Layout, order: Tensor |
 
 
 def _by_input(values: Tensor, shape: Sequence[int], layout: Layout, order: Tensor | None) -> Tensor:
-    """Values of groups, one for each input channel instead."""
+    """The values of groups, repeated for each input channel."""
     size, length = _size(shape, layout), _input_length(shape, layout)
     group = torch.arange(length, device=values.device) // size
     if order is not None:
@@ -253,7 +253,7 @@ def _row_view(x: Tensor, layout: Layout) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def _cut(x: Tensor, axis: int, *, size: int) -> Tensor:
-    """Axis of length n as two, [n / size, size]. (``unflatten`` with -1 cannot tell the length of an empty one.)"""
+    """Split an axis of length n into [n / size, size]; ``unflatten`` with -1 does not work for an empty axis."""
     return x.view(*x.shape[:axis], x.shape[axis] // size, size, *x.shape[axis + 1 :])
 
 
@@ -269,6 +269,6 @@ def _is_ragged(shape: Sequence[int], layout: Layout) -> bool:
 
 
 def _size(shape: Sequence[int], layout: Layout) -> int:
-    """How many input channels a group has, which is at most all."""
+    """The number of input channels in a group, at most all."""
     assert layout.group_size is not None
     return max(1, min(layout.group_size, _input_length(shape, layout)))

@@ -1,4 +1,4 @@
-"""A tensor held as packed codes and their grid, and the way to files and back."""
+"""A tensor as packed codes with their grid, and its conversion to and from files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PackedTensor:
 
     @classmethod
     def of(cls, x: Tensor, grid: Grid) -> PackedTensor:
-        """A tensor put on its grid."""
+        """Quantize and pack a tensor."""
         x, grid = x.detach(), grid.detach()
         codes = grid.codes(x)
         rows = codes.flatten(1) if codes.dim() > 1 else codes.reshape(-1, 1)
@@ -52,7 +52,7 @@ class PackedTensor:
         return self.grid.unpack(self.bits, math.prod(self.shape[1:])).reshape(self.shape)
 
     def numbers(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The numbers the codes stand for: bit for bit what snapping the tensor gave, or rounded to ``dtype``."""
+        """The numbers that the codes represent: equal bit for bit to the snapped tensor, or rounded to ``dtype``."""
         return self.grid.numbers(self.codes(), dtype or self.dtype)
 
     @property
@@ -80,7 +80,7 @@ class PackedTensor:
 
     @classmethod
     def from_parts(cls, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> PackedTensor:
-        """What ``to_parts`` wrote; anything else raises ``SparsebitError``."""
+        """The tensor that ``to_parts`` wrote; anything else raises ``SparsebitError``."""
         try:
             code, layout = CodeType.parse(description["type"]), from_plain(Layout, description["layout"])
             shape, dtype = tuple(description["shape"]), _DTYPES[description["dtype"]]
@@ -100,11 +100,11 @@ class PackedTensor:
         return held
 
     def find_problem(self) -> str | None:
-        """The part that does not fit the others, or is not a usable number; None where everything does."""
+        """The part that does not fit the others, or is not a usable number; None if everything fits."""
         code, layout, shape = self.grid.code, self.grid.layout, self.shape
         scale, zero_point, order = self.grid.scale, self.grid.zero_point, self.grid.order
         if self.bits.dtype != torch.uint8 or tuple(self.bits.shape) != packed_shape(shape, code):
-            return "bits"  # from here on the shape is one that has memory
+            return "bits"  # from here on, the shape fits the stored bytes
         wrong = {
             "scale": scale.dtype not in _DTYPES.values() or scale.dim() != 1 or not _usable(scale, code),
             "the number of scales": scale.numel() not in (1, row_count(shape, layout)),
@@ -121,7 +121,7 @@ def packed_shape(shape: Sequence[int], code: CodeType) -> tuple[int, int]:
 
 
 def _usable(scale: Tensor, code: CodeType) -> bool:
-    """Whether scales are numbers, and only those of a full-range grid below zero."""
+    """Whether scales are finite, and negative only on a full-range grid."""
     fine = torch.isfinite(scale) & (scale != 0)
     return bool((fine if code.kind == "full" else fine & (scale > 0)).all())
 

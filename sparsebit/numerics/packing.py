@@ -58,7 +58,7 @@ def unpack_bits(packed: Tensor, bits: int, length: int) -> Tensor:
 
 
 def packed_length(length: int, bits: int) -> int:
-    """How many bytes a row of codes takes.
+    """The number of bytes in a row of codes.
 
     Example:
         >>> packed_length(10, 3)
@@ -68,5 +68,5 @@ def packed_length(length: int, bits: int) -> int:
 
 
 def _shift(values: Tensor, left: int) -> Tensor:
-    """Bits moved up by ``left``, or down where it is negative; what leaves a byte is gone."""
+    """Bits shifted left, or right if ``left`` is negative; bits that leave the byte are dropped."""
     return values << left if left >= 0 else values >> -left

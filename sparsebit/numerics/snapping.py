@@ -1,4 +1,4 @@
-"""Snapping to a grid, with straight-through gradients, and gradients to a scale and zero point that learn.
+"""Snapping to a grid, with straight-through gradients, and gradients for a learned scale and zero point.
 
 With ``v = x / s`` and the codes clipped to [n, p] (both counted from the zero point z), the value is
 ``s * clip(round(v), n, p)``. Its gradients, straight through the rounding, are those of LSQ (Esser et al., arXiv
@@ -9,7 +9,7 @@ With ``v = x / s`` and the codes clipped to [n, p] (both counted from the zero p
     d/dz = 0 inside, -s outside
 
 Tensors come aligned (``layout.align``): scale and zero point broadcast against ``x``, have at least one dimension, and
-the dtype that is computed in.
+the compute dtype.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
 
-USE_KERNELS = True  # fused kernels on CUDA, where they cover the case; False leaves everything to torch
+USE_KERNELS = True  # fused kernels on CUDA, for the cases they support; False uses only torch
 
 _PLAIN = (Tensor, nn.Parameter)  # a subclass of a user's may not have memory of its own
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of a dtype are computed in: float64 for float64, else float32."""
+    """The dtype for computing with numbers of a dtype: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -56,9 +56,9 @@ def snap_tensor(
     order: Tensor | None = None,
     magnitude: bool = False,
 ) -> Tensor:
-    """``snap`` with scale and zero point as a grid holds them, [C]; no object is made on the way.
+    """``snap`` with scale and zero point as a grid holds them, [C]; no object is created.
 
-    With ``magnitude`` the scale counts by its magnitude, and its gradient has its sign.
+    With ``magnitude``, the magnitude of the scale is used, and its gradient has the scale's sign.
     """
     if order is None and kernels_run_on(x):
         kernels = kernels_for(x, scale, zero_point, code, layout, magnitude)
@@ -76,7 +76,7 @@ def snap_tensor(
 
 
 def kernels_run_on(x: Tensor) -> bool:
-    """Whether fused kernels may be started for this tensor from here; a compiler is given operators instead."""
+    """Whether fused kernels can be launched for this tensor here; a compiler gets operators instead."""
     return not torch.compiler.is_compiling() and USE_KERNELS and x.is_cuda and type(x) in _PLAIN
 
 
@@ -120,7 +120,7 @@ def kernels_for(
     magnitude: bool,
     rectify: bool = False,
 ) -> SnapKernels | None:
-    """The kernels for tensors like these, to be kept by a caller that has more of them; None where there are none.
+    """The kernels for tensors like these, for callers to keep and reuse; None if there are none.
 
     With ``rectify`` they snap ``relu(x)``.
     """
@@ -138,8 +138,8 @@ def align_grid(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A view of ``x``, and scale and zero point that broadcast against it and make the result the compute dtype.
 
-    They have at least one dimension: one that is a number to torch would be weaker than half precision in type
-    promotion, and CUDA would multiply by its reciprocal instead of dividing.
+    They have at least one dimension: a zero-dimensional tensor would rank below half precision in type promotion, and
+    CUDA would multiply by its reciprocal instead of dividing.
     """
     wide = compute_dtype(x.dtype)
     scale, zero_point = scale.to(x.device, wide), zero_point.to(x.device, wide)
@@ -157,19 +157,19 @@ def align_grid(
 
 @functools.lru_cache(maxsize=4096)
 def matrix_of(shape: torch.Size, stride: tuple[int, ...], layout: Layout, count: int) -> DenseMatrix | None:
-    """A tensor of this shape in memory with its scales in the order of the layout; None where that is not a matrix."""
+    """The matrix view of a tensor of this shape with the scales of the layout; None if there is none."""
     x = torch.empty_strided(shape, stride, device="meta")
     scale = torch.empty(count, device="meta")
     try:
         view, scale, _ = align_grid(x, scale, scale, layout)
-    except (SparsebitError, RuntimeError):  # the caller meets the same error, in its own words
+    except (SparsebitError, RuntimeError):  # the caller raises the same error, with its own message
         return None
     found = find_matrix(view.shape, view.stride(), scale.shape)
     return found[0] if found is not None and found[1] is None else None
 
 
 def steps_of(x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType) -> Tensor:
-    """``x`` as multiples of the scale that the type can hold, counted from zero, in a new tensor."""
+    """``x`` as multiples of the scale that the type can represent, relative to the zero point, in a new tensor."""
     # Clamping round(x / scale) to [low - zero_point, high - zero_point] equals adding the zero point, clamping
     # and subtracting it again, with two passes over memory less. Both bounds in one call is a slower kernel.
     steps = code.round_(torch.div(x, scale))
@@ -206,7 +206,7 @@ def snap_plain(
 def snap_composed(
     x: Tensor, scale: Tensor, zero_point: Tensor, code: CodeType, gradient_scale: float | Tensor = 1.0
 ) -> Tensor:
-    """``snap`` of operators that have the right gradients themselves: what a compiler differentiates and fuses.
+    """``snap`` composed of operators with the right gradients, which a compiler can differentiate and fuse.
 
     ``a + (b - a).detach()`` is the number ``b`` with the gradient of ``a``.
     """
@@ -228,14 +228,14 @@ def snap_composed(
 
 
 def _clip(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """``v`` between two bounds; the gradient of a number on a bound is that of the number alone, and NaN stays."""
+    """``v`` between two bounds; on a bound, the gradient goes to the number only, and NaN stays."""
     return torch.where(v < low, low, torch.where(v > high, high, v))
 
 
 class _Snap(torch.autograd.Function):
-    """One function instead of a chain of operators: a third of the passes over memory.
+    """One autograd function instead of a chain of operators: a third of the passes over memory.
 
-    Keeps one byte per element, and where the grid learns also its slope.
+    Keeps one byte per element, and for a learned grid also its slope.
     """
 
     @staticmethod
@@ -284,7 +284,7 @@ _with_gradients = cast("Callable[..., Tensor]", _Snap.apply)
 
 
 def _sum_to(a: Tensor, b: Tensor, shape: torch.Size) -> Tensor:
-    """``(a * b).sum_to_size(shape)``, without the product in memory where one number is left."""
+    """``(a * b).sum_to_size(shape)``; without storing the product if the result is one number."""
     if shape.numel() == 1:
         return torch.dot(a.reshape(-1), b.reshape(-1)).reshape(shape)
     return (a * b).sum_to_size(shape)

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 def require_float_model(model: Any) -> nn.Module:
-    """The module itself, without what compiles or distributes it; refused if it is none, or is quantized already."""
+    """The module without wrappers that compile or distribute it; an error for other objects and quantized models."""
     if not isinstance(model, nn.Module):
         raise SparsebitError(
             "QuantModel takes a torch.nn.Module",
@@ -98,7 +98,7 @@ def build_graph(
 
 
 def make_recovery(config: QConfig, quantizers: Iterable[Quantizer]) -> list[Algorithm]:
-    """The steps, in order; made with the model, so that a wrong option is found before any work."""
+    """The steps in order; created with the model, so that a wrong option is reported before any work."""
     kinds: Mapping[str, Callable[..., Algorithm]] = ALGORITHMS
     made = [kinds[step.name](**step.options) for step in config.SCHEDULE.RECOVERY]
     rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers)

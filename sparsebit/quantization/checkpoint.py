@@ -1,7 +1,7 @@
-"""Save and load a quantized model: config, plan, weights and scales; the model's code stays the user's.
+"""Save and load a quantized model: config, plan, weights and scales; the model's code is not saved.
 
-Of training, what ``init_QAT`` was told is kept too, with the float model that is distilled from, and of calibration
-what another round of it has to know.
+The options of ``init_QAT`` are saved too, with the float model for distillation, and the record that another
+calibration needs.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ KIND, VERSION = "quantized model", 2
 
 
 def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
-    """Write everything ``load_checkpoint`` needs; quantized weights as packed values, unless ``floats`` are kept.
+    """Write everything that ``load_checkpoint`` needs; quantized weights are packed unless ``floats`` is set.
 
-    A model in training keeps its floats, and so does one that FSDP has divided over processes: that one is saved by
-    all of them together, and written by the first.
+    A model in training keeps its floats, and so does one that FSDP has divided over processes: such a model is saved by
+    all processes together, and written by the first.
     """
     if is_sharded(qmodel):
         with failing_together():
@@ -110,7 +110,7 @@ def load_checkpoint(
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> QuantModel:
-    """A quantized model with the numbers of the folder."""
+    """A quantized model with the weights and scales of the folder."""
     content, tensors = read_folder(folder, KIND, VERSION)
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
@@ -144,7 +144,7 @@ def load_checkpoint(
     if teacher is not None:
         taught = with_aliases(tensors.get("teacher", {}), content.names("teacher_aliases"))
         _load_state(teacher, taught, folder)
-    # The model holds them now, and lets go of each that it unpacks.
+    # The model now holds them, and releases each one when it is unpacked.
     state.clear()
     tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
@@ -169,7 +169,7 @@ def load_checkpoint(
 
 
 def require_grid(quantizer: Quantizer, folder: object) -> None:
-    """Refuse scales and zero points that no calibration gives: NaN, infinite, zero or negative, of another type."""
+    """Refuse scales and zero points that no calibration produces: NaN, infinite, zero, negative, or of another type."""
     if isinstance(quantizer, Frozen):
         spread = quantizer.zero_point.shape in ((1,), quantizer.scale.shape)
         if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
@@ -199,14 +199,14 @@ def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -
 
 
 def _digest(gm: GraphModule) -> str:
-    """Of the graph, whatever quantizers have learned."""
+    """A digest of the graph, independent of what quantizers have learned."""
     learned = {id(p) for m in gm.modules() if isinstance(m, Quantizer) for p in m.parameters()}
     # A quantized weight may be there or frozen; that its shape is right shows when it is loaded.
     return graph_digest(gm, without=learned | {id(weight) for weight in freezable_weights(gm)})
 
 
 def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.PathLike[str]) -> None:
-    # Assigned, not written: the old tensors are the user's. One parameter under two names stays one.
+    # Assigned, not written: the old tensors belong to the user. A parameter with two names stays shared.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
     for name, tensor in state.items():
@@ -230,7 +230,7 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
 
 
 def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: object) -> None:
-    """Put back what the model keeps outside of its state dict."""
+    """Restore the tensors that the model keeps outside its state dict."""
     own = dict(gm.named_buffers(remove_duplicate=False))
     for name, constant in constants.items():
         old = own.get(name)
@@ -246,7 +246,7 @@ def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: ob
 
 
 def _encode_example(example: Call) -> tuple[dict[str, Tensor], Any]:
-    """Tensors by position, and the structure around them as JSON; its "unsupported" names what cannot be written."""
+    """Tensors by position, and the structure around them as JSON; "unsupported" names types that cannot be written."""
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> str:

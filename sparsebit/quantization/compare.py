@@ -22,7 +22,7 @@ Checker = Callable[[Tensor, Tensor], Any]
 def operator_errors(
     gm: GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, checker: Checker, alone: bool
 ) -> dict[str, Any]:
-    """``checker(float, quantized)`` for the result of every operator that reads a quantized tensor or weight."""
+    """The value of ``checker(float, quantized)`` for every operator that reads a quantized tensor or weight."""
     errors: dict[str, Any] = {}
     for node, exact, rounded in compare_operators(gm, args, kwargs, alone=alone):
         name = str(node.target) if node.op == "call_module" else node.name
@@ -36,8 +36,8 @@ def compare_operators(
 ) -> Iterator[tuple[Node, Tensor, Tensor]]:
     """Each quantized operator with its float and its quantized result, in the order of the graph.
 
-    Two streams of values run through the graph together, and each value is freed after its last use. With ``alone``
-    the second stream falls back to the first after every operator, so that each is measured on its own.
+    Two streams of values run through the graph together, and each value is freed after its last use. With ``alone``,
+    the second stream is reset to the first after every operator, so that each is measured separately.
     """
     require_calibrated(m for m in gm.modules() if isinstance(m, Quantizer))
     last = last_uses(gm.graph)

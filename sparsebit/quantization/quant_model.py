@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 class QuantModel(QuantizedModule):
     """A model with quantizers on the edges of its graph, ready to be calibrated, measured, trained and exported.
 
-    The user's model is never changed. Until this one is trained or moved, the two share the memory of their weights.
+    The user's model is never changed. Until this model is trained or moved, both share the memory of their weights.
 
     Args:
         model: any ``nn.Module``.
-        config: from ``parse_qconfig``, or anything that it takes: a path, a preset's name, a dict.
+        config: from ``parse_qconfig``, or anything that it accepts: a path, a preset's name, a dict.
         example_inputs: the arguments of one call: a tuple of positional ones, a dict of keyword ones, or one tensor.
-            Without it, the model is traced by ``QTracer``, which fails if control flow depends on the inputs.
+            Without them, the model is traced by ``QTracer``, which fails if control flow depends on the inputs.
         example_kwargs: keyword arguments of that call.
         plan: a plan to follow instead of making one.
         dynamic: dimensions of the inputs that must be free, as for ``sparsebit.capture``.
 
     Attributes:
         record, recovery: what is kept from calibration, and the recovery steps.
-        calibration: the round that is open, if any.
+        calibration: the current round, if any.
         tuned: whether batch norm was folded after calibration.
         made_from: the name of the model's class, for messages.
 
@@ -124,7 +124,7 @@ class QuantModel(QuantizedModule):
             asym: measure each activation once more, with the layers before it quantized.
             w_quant: with ``asym``, quantize the weights of those layers.
             a_quant: with ``asym``, quantize their activations.
-            folder: where long recovery steps save finished blocks; a run that was killed resumes from there.
+            folder: where long recovery steps save finished blocks; a killed run resumes from there.
             progress: show bars or not; by default on a terminal.
         """
         finish_round(self, asym=asym, w_quant=w_quant, a_quant=a_quant, folder=folder, shown=progress)
@@ -189,7 +189,7 @@ class QuantModel(QuantizedModule):
 
     def train(self, mode: bool = True) -> QuantModel:
         """Switch mode; batch norms that were frozen for training stay as they are."""
-        self.model.train(mode)  # first: where it refuses, nothing has switched
+        self.model.train(mode)  # first, because if it raises an error, nothing must be switched
         super().train(mode)
         self.qat.hold_norms(self.model)
         return self

@@ -1,4 +1,4 @@
-"""The symbolic tracer, under the name and in the place the old toolkit had it."""
+"""The symbolic tracer, under its name and import path in the old toolkit."""
 
 from sparsebit.graph.capture.symbolic.tracer import QTracer
 

@@ -36,14 +36,14 @@ from sparsebit.quantization.training.training import Training
 
 
 class QuantizedModule(nn.Module):
-    """What a ``QuantModel`` is between its steps: the graph, its quantizers, and the verbs that need no data.
+    """The base of ``QuantModel``: the graph, its quantizers, and the methods that need no data.
 
     Attributes:
         model: the graph; ``qmodel.model.layer1_0_conv1.input_quantizer`` reaches every quantizer by flat name.
         cfg, plan: the config, and the decisions made from it.
-        inputs: what the model takes, by its example and its signature.
+        inputs: the inputs of the model, from its example and its signature.
         qat: the options and state of training.
-        weights_rounded: whether it was loaded from quantized values, so that the float weights are those on the grid.
+        weights_rounded: whether it was loaded from quantized values, so that the float weights lie on the grid.
     """
 
     _repr_html_ = in_notebook
@@ -60,7 +60,7 @@ class QuantizedModule(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are, and calibration data is moved to."""
+        """The device of the parameters, to which calibration data is moved."""
         return device_of(self, self.cfg.DEVICE)
 
     @property
@@ -134,7 +134,7 @@ class QuantizedModule(nn.Module):
             yield
 
     def freeze(self) -> list[str]:
-        """Hold weights as quantized values and drop the floats; returns the names of those weights.
+        """Store weights as quantized values and drop the floats; returns the names of those weights.
 
         The model gives the same numbers, bit for bit, and takes as much memory as its quantized weights. It can be run,
         saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
@@ -156,9 +156,9 @@ class QuantizedModule(nn.Module):
         return thaw_weights(self.model)
 
     def folded(self) -> QuantGraph:
-        """The graph as a runtime takes it: batch norm folded wherever that changes no result, on a copy.
+        """The graph for a runtime: a copy with batch norm folded wherever that does not change results.
 
-        It is what ``export_onnx`` writes. Without batch norm and frozen weights it is the graph itself.
+        ``export_onnx`` writes this graph. Without batch norm and frozen weights, no copy is made.
         """
         if not has_batch_norm(self.model) and not frozen_names(self.model):
             return self.model
@@ -170,7 +170,7 @@ class QuantizedModule(nn.Module):
     def get_quantization_error(
         self, data: Any, checker: Checker = F.mse_loss, is_async: bool = True
     ) -> dict[str, Any]:
-        """The error of each quantized operator's result against its float result.
+        """The error of each quantized operator's result, compared with its float result.
 
         Args:
             data: the input: a tensor, a tuple of positional arguments, or a dict of keyword arguments.

@@ -1,4 +1,4 @@
-"""Quantizers on and off: the one place that switches several of them, and puts them back."""
+"""Switch several quantizers on and off, and restore them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsebit.quantization.quantizers.base import Substitute
 
 
 def switch(quantizer: Quantizer | None, on: bool) -> None:
-    """Enable or disable a quantizer, where there is one; one that is fused away stays off."""
+    """Enable or disable a quantizer, if there is one; a quantizer that is fused away stays off."""
     if quantizer is not None and not quantizer.fake_fused:
         quantizer.enable_quant() if on else quantizer.disable_quant()
 
@@ -20,11 +20,11 @@ def switch(quantizer: Quantizer | None, on: bool) -> None:
 def switched(
     quantizers: Iterable[Quantizer], on: bool | Callable[[Quantizer], bool] | None = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Inside the block quantizers are on or off; afterwards, also of an error, each is as it was.
+    """Inside the block quantizers are on or off; afterwards, also after an error, they are restored.
 
     Args:
         quantizers: which ones.
-        on: True, False, or a function that says it for each; None leaves them for the block to switch. One without a
+        on: True, False, or a function that decides for each; with None, only the block switches them. One without a
             scale stays off.
     """
 
@@ -39,12 +39,12 @@ def switched(
 def substituted(
     quantizers: Iterable[Quantizer], substitute: Substitute
 ) -> contextlib.AbstractContextManager[None]:
-    """Inside the block quantizers that are on call ``substitute`` in place of ``snap``; afterwards as before."""
+    """Inside the block, quantizers that are on call ``substitute`` instead of ``snap``."""
     return replaced(*((quantizer, "substitute", substitute) for quantizer in quantizers))
 
 
 def require_calibrated(quantizers: Iterable[Quantizer]) -> None:
-    """Raise if a quantizer that is to work has no scale."""
+    """Raise an error if an enabled quantizer has no scale."""
     missing = [q.name for q in quantizers if not q.calibrated and not q.fake_fused]
     if missing:
         raise SparsebitError(

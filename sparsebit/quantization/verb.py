@@ -1,4 +1,4 @@
-"""The short verb: a model and data in, a quantized model out."""
+"""``sparsebit.quantize``: from a model and data to a quantized model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quantize(
     Args:
         model: any ``nn.Module``; it is not changed.
         data: batches, a ``DataLoader``, or one tensor; see ``sparsebit.batches``.
-        config: a preset's name, a path to a YAML file, a dict, or what ``parse_qconfig`` gives.
+        config: a preset's name, a path to a YAML file, a dict, or the result of ``parse_qconfig``.
         batches: how many batches to calibrate with; all by default.
         feed: a function from a batch to its arguments, instead of the rule for batches.
         example_inputs: the call to capture the model with; by default a few samples of the first batch.

@@ -24,7 +24,7 @@ from sparsebit.sparse import save as save_pruned
 from sparsebit.storage import MANIFEST
 from sparsebit.targets import TARGETS
 
-# What a model that cannot be compressed so raises.
+# The errors of a model that cannot be compressed in this way.
 CANNOT = (SparsebitError, RuntimeError, NotImplementedError)
 
 PRUNE: Mapping[str, Any] = {
@@ -40,7 +40,7 @@ PRUNE: Mapping[str, Any] = {
 
 @dataclass(kw_only=True)
 class Candidates:
-    """Makes what a trial needs, and keeps what several trials share."""
+    """Creates the models and configs of trials, and keeps those that several trials share."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -58,7 +58,7 @@ class Candidates:
         self._sensitivity: dict[float, Sensitivity] = {}
 
     def recipe(self, structure: Structure, config: QConfig, name: str) -> Recipe:
-        """Everything that is done for a structure and a config."""
+        """The recipe for a structure and a config."""
         prune = load_sconfig(self.prune, [f"SPARSER.RATIO={structure.ratio}"]) if structure.ratio else None
         return Recipe(
             quantize=config,
@@ -70,7 +70,7 @@ class Candidates:
         )
 
     def pruned(self, ratio: float) -> nn.Module:
-        """The pruned model, made once; a trained one is kept in the folder, since training is long."""
+        """The pruned model, created once; a trained one is kept in the folder, because training takes long."""
         if ratio not in self._pruned:
             base = load_qconfig(TARGETS[self.target].preset)
             recipe = self.recipe(Structure(ratio=ratio, weights="8"), base, "")
@@ -96,10 +96,10 @@ class Candidates:
         self.in_finetune = False
 
     def same_as_before(self, ratio: float) -> str:
-        """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give one model."""
+        """Why a pruned model is not worth a trial: widths are rounded, so two ratios may give the same model."""
         shapes = [tuple(p.shape) for p in self.pruned(ratio).parameters()]
         for other in sorted({0.0, *self.ratios}):
-            # One that cannot be pruned says so in a trial of its own.
+            # If it cannot be pruned, a separate trial says so.
             with contextlib.suppress(*CANNOT):
                 if other < ratio and [tuple(p.shape) for p in self.pruned(other).parameters()] == shapes:
                     return f"it prunes no more than {other:.0%} does"
@@ -111,7 +111,7 @@ class Candidates:
         config = load_qconfig(TARGETS[self.target].preset, [f"BACKEND={self.target}", where])
         if structure.weights == "8":
             return config
-        config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it pays below 8 bits
+        config = load_qconfig(config, ["W.OBSERVER.TYPE=mse"])  # it is useful below 8 bits
         if structure.weights.isdigit():
             return load_qconfig(config, [f"W.QUANTIZER.BIT={structure.weights}"])
         found = self._sensitivities(structure.ratio, config)

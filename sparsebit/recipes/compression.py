@@ -1,4 +1,4 @@
-"""The verb: find a recipe that makes a model small or fast enough at an acceptable loss."""
+"""``compress``: find a recipe that makes a model small or fast enough at an acceptable loss."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compress(
     on_trial: Callable[[Trial], None] | None = None,
     progress: bool | None = None,
 ) -> Compressed:
-    """Try recipes, cheapest first, until one meets the goals or the time is over.
+    """Try recipes, cheapest first, until one meets the goals or the time limit is reached.
 
     What is tried: how much is pruned, which bits the weights get (8, 4, or mixed within the size), how ranges are
     found, where quantizers are placed, and which steps recover accuracy. Each stage starts from the best recipes of
@@ -71,16 +71,16 @@ def compress(
         example_inputs: positional inputs of one call; by default the first batch's. Of a batch that is a dict, what
             ``model.forward`` has arguments for.
         example_kwargs: keyword inputs of that call.
-        latency: a function from a model to the seconds of one call, in place of the target's own runtime.
-        finetune: trains a pruned model in place; without it pruning is followed by batch norm re-estimation alone.
-        prune: a pruning config whose RATIO is replaced; by default whole channels by activation_norm, as a part
-            of all multiply-accumulates. A criterion that needs gradients cannot be used here.
+        latency: a function from a model to the seconds of one call, instead of the target's own runtime.
+        finetune: trains a pruned model in place; without it, pruning is followed only by batch norm re-estimation.
+        prune: a pruning config whose RATIO is replaced; by default complete channels by activation_norm, as a fraction
+        of all multiply-accumulates. A criterion that needs gradients cannot be used here.
         ratios: fractions to prune.
-        time_budget: seconds for all trials together, including earlier runs in ``folder``. At least one is made.
+        time_budget: seconds for all trials together, including earlier runs in ``folder``. At least one trial is run.
         exhaustive: continue after the goals are met, for a complete Pareto front.
-        folder: where every trial is written; the same call resumes from there after it was killed. The result is
+        folder: where every trial is written; after an interruption, the same call resumes from there. The result is
             written there as well: ``recipe.yaml``, ``result.json`` and the models.
-        seed: recipes, metrics and sizes depend on nothing else; times are measured.
+        seed: determines recipes, metrics and sizes; times are measured.
         on_trial: called with every trial.
         progress: show what is being tried and the time left or not; by default on a terminal.
 
@@ -92,7 +92,7 @@ def compress(
         >>> found.met, found.best.name
         (True, '8-bit weights')
     """
-    target = TARGETS[target].name  # raises, with the names there are
+    target = TARGETS[target].name  # an unknown name raises an error that lists the names
     model = unwrap(model)
     if model.training:
         raise SparsebitError(

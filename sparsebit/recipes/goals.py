@@ -1,4 +1,4 @@
-"""What the user asked for, and by how much something misses it."""
+"""The goals of the user, and by how much a model misses them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Measured:
 
     metric: float
     bytes: float
-    """Of its parameters: codes, scales, and what stays in float."""
+    """Bytes of its parameters: quantized values, scales, and everything in float."""
     seconds: float | None = None
-    """Of one call in the target's runtime, where time was asked about."""
+    """Seconds of one call in the target's runtime, if time was measured."""
 
     @classmethod
     def read(cls, fields: Fields) -> Measured:
-        """What ``to_plain`` made."""
+        """Read the result of ``to_plain``."""
         found = fields.into(cls)
         if found.bytes < 0 or (found.seconds is not None and found.seconds <= 0):
             raise fields.wrong("bytes" if found.bytes < 0 else "seconds", "a number above 0")
@@ -30,9 +30,9 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Goals:
-    """How much may be lost, and how much must be gained.
+    """The allowed loss and the required gains.
 
-    ``size`` is a part of the float model where it is 1 or less, and a number of bytes where it is more.
+    ``size`` is a fraction of the float model if it is at most 1, and a number of bytes if it is more.
     """
 
     max_drop: float = 0.01
@@ -67,7 +67,7 @@ class Goals:
         return self.size * base.bytes if self.size <= 1 else float(self.size)
 
     def shortfalls(self, base: Measured, got: Measured) -> dict[str, float]:
-        """Each goal that is missed, and by what part of it: 0.1 is a tenth too much or too little."""
+        """Each missed goal, and by which fraction: 0.1 is a tenth too much or too little."""
         missed: dict[str, float] = {}
         drop = base.metric - got.metric
         if drop > self.max_drop + 1e-12:
@@ -82,7 +82,7 @@ class Goals:
         return missed
 
     def say(self, base: Measured, got: Measured) -> str:
-        """What was reached, against what was asked."""
+        """The reached values compared with the goals."""
         drop = base.metric - got.metric
         lost = f"{drop:.4g} lost, {self.max_drop:.4g} allowed" if drop > 0 else "nothing lost"
         parts = [f"the metric is {got.metric:.4g} (float {base.metric:.4g}, {lost})"]
@@ -100,7 +100,7 @@ class Goals:
 
 
 def speedup_of(base: Measured, got: Measured) -> float:
-    """How many times as fast; 1 where no time was taken."""
+    """How many times as fast; 1 if no time was measured."""
     if base.seconds is None or got.seconds is None:
         return 1.0
     return base.seconds / got.seconds

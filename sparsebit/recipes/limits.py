@@ -1,4 +1,4 @@
-"""Why the goals are missed: by how much, and what limits it."""
+"""By how much goals are missed, and what limits them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def find_limits(search: Search, best: Trial, qmodel: QuantModel) -> tuple[str, .
 def _metric(search: Search, best: Trial, qmodel: QuantModel) -> str:
     assert best.measured is not None
     drop, allowed = search.base.metric - best.measured.metric, search.goals.max_drop
-    text = f"accuracy: it loses {drop:.4g}, {drop - allowed:.4g} more than the {allowed:.4g} allowed"
+    text = f"accuracy: it loses {drop:.4g}, {drop - allowed:.4g} more than the allowed {allowed:.4g}"
     if best.recipe is not None and best.recipe.prune is not None:
         pruned = search.base.metric - float(search.metric(search.built(best)[0]))
         training = "" if search.candidates.finetune else ", without training,"

@@ -60,7 +60,7 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, data: object, name: str = "") -> Recipe:
-        """What ``to_dict`` wrote."""
+        """The recipe from the data of ``to_dict``."""
         if not isinstance(data, Mapping) or not isinstance(data.get("QUANTIZE"), Mapping | str):
             raise ConfigError("this is not a recipe", expected=f"the keys {', '.join(_KEYS)}")
         if unknown := [str(key) for key in data if key not in _KEYS]:
@@ -108,7 +108,7 @@ def prune_by(
     *,
     finetune: Finetune | None = None,
 ) -> nn.Module:
-    """The smaller float model that a recipe gives; the model itself if it does not prune."""
+    """Apply the pruning of a recipe; returns the model itself if it does not prune."""
     if recipe.prune is None:
         return model
     if recipe.finetune and finetune is None:
@@ -138,7 +138,7 @@ def quantize_by(
     example_inputs: Any,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> QuantModel:
-    """The calibrated model that a recipe gives."""
+    """Apply the quantization of a recipe; returns the calibrated model."""
     with seeded(recipe.seed, model):
         qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
         qmodel.calibrate(data, progress=False)
@@ -155,11 +155,11 @@ def apply_recipe(
     *,
     finetune: Finetune | None = None,
 ) -> QuantModel:
-    """Do what a recipe says: a ``Recipe``, a file of one, or plain data.
+    """Apply a recipe: a ``Recipe``, a file of one, or plain data.
 
     Args:
-        recipe: what to do.
-        model: as it was when the recipe was found; not changed.
+        recipe: the recipe.
+        model: in the state in which the recipe was found; not changed.
         data: the same calibration batches; the result is then bit-identical.
         example_inputs, example_kwargs: as for ``QuantModel``.
         finetune: trains the pruned model in place, for recipes that include training.

@@ -1,4 +1,4 @@
-"""Batch norm measured again after pruning: the statistics of a smaller model are not those of the large one."""
+"""Batch norm re-estimated after pruning: a smaller model has different statistics."""
 
 from __future__ import annotations
 

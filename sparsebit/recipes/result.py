@@ -26,25 +26,25 @@ from sparsebit.storage.typed import to_plain
 
 
 class GoalsNotMet(SparsebitError):
-    """No recipe that was tried reaches the goals."""
+    """None of the recipes reaches the goals."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
-    """The best recipe found, the model it gives, and all other results."""
+    """The best recipe, its model, and all other results."""
 
     model: QuantModel = field(repr=False)
     float_model: nn.Module = field(repr=False)
-    """What was quantized: the pruned model, or the original one."""
+    """The model that was quantized: the pruned one, or the original."""
     best: Trial
     base: Measured
     """The float model."""
     goals: Goals
     trials: tuple[Trial, ...]
     pareto: tuple[Trial, ...]
-    """Trials that no other beats in metric, bytes and time at once, smallest first."""
+    """Trials that no other beats in metric, bytes and time together, smallest first."""
     limits: tuple[str, ...]
-    """For every goal that is missed: by how much, and what limits it."""
+    """For every missed goal: by how much, and what limits it."""
     stopped: str
     """Why the search ended."""
 
@@ -63,13 +63,13 @@ class Compressed:
 
     @property
     def measured(self) -> Measured:
-        """The numbers of the best one."""
+        """The numbers of the best model."""
         assert self.best.measured is not None
         return self.best.measured
 
     @property
     def missed(self) -> Mapping[str, float]:
-        """Each goal that is missed, and by which fraction of it."""
+        """Each missed goal, and by which fraction."""
         return self.goals.shortfalls(self.base, self.measured)
 
     @property
@@ -84,13 +84,13 @@ class Compressed:
 
     @property
     def verdict(self) -> str:
-        """In words: what was reached, and what is missing and why."""
+        """The result in words: what was reached, what was missed, and why."""
         head = "goals met" if self.met else "goals NOT met; this is the nearest"
         said = f"{head}: {self.best.name}: {self.goals.say(self.base, self.measured)}"
         return "\n".join([said, *(f"  limited by {limit}" for limit in self.limits)])
 
     def require_met(self) -> Compressed:
-        """Itself if all goals are reached; else an error that says what is missing."""
+        """Return self if all goals are reached; otherwise raise an error that says what is missed."""
         if self.met:
             return self
         raise GoalsNotMet(

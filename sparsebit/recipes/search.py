@@ -1,4 +1,4 @@
-"""The search: which recipe is tried next, and what is known so far."""
+"""The search: the results so far, and which recipe is tried next."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Search:
-    """Makes trials in a fixed order; every decision depends on what earlier ones measured.
+    """Runs trials in a fixed order; every decision depends on the results of earlier ones.
 
-    A search that goes on in a folder goes through the same order again and takes the trials it finds there, so its
-    decisions are those of a search that was never stopped: ``reached`` are the trials up to here, in that order.
+    A resumed search follows the same order and uses the trials that it finds in the folder, so its decisions are those
+    of an uninterrupted search: ``reached`` are the trials so far, in that order.
     """
 
     candidates: Candidates
@@ -80,13 +80,13 @@ class Search:
 
     @property
     def seconds(self) -> float:
-        """That all trials took, in this run and those before it."""
+        """The duration of all trials, in this run and earlier ones."""
         return sum(trial.seconds for trial in self.reached.values())
 
     # -- the order ----------------------------------------------------------------------------------------------
 
     def run(self, say: Callable[[str], object] = str) -> None:
-        """Make trials until the goals are met, everything was tried, or the time is over; ``say`` is told of each."""
+        """Run trials until the goals are met, everything is tried, or the time is over; ``say`` is called for each."""
         self._say = say
         mixed = importlib.util.find_spec("scipy") is not None
         if not mixed:
@@ -122,7 +122,7 @@ class Search:
         )
 
     def _leaders(self) -> dict[str, Trial]:
-        """The best trial of every structure: small and fast enough if there is one, then by the metric."""
+        """The best trial of every structure: first those that are small and fast enough, then by metric."""
         found: dict[str, Trial] = {}
         for trial in self.reached.values():
             if trial.measured is not None and self._rank(trial) > self._rank(found.get(trial.structure)):
@@ -146,7 +146,7 @@ class Search:
         return sorted(hopeful, key=self._rank, reverse=True)
 
     def _satisfied(self) -> bool:
-        """Whether to stop because a trial meets everything; without a size or a speedup there is always more to win."""
+        """Whether to stop because a trial meets all goals; without a size or a speedup, the search always continues."""
         if self.exhaustive or (self.goals.size is None and self.goals.speedup is None):
             return False
         met = any(
@@ -168,7 +168,7 @@ class Search:
         return over
 
     def _needless(self, structure: Structure) -> bool:
-        """Fewer bits than needed: 8-bit weights already fit, so there is only accuracy to lose."""
+        """Whether fewer bits are useless: if 8-bit weights already fit, they could only lose accuracy."""
         if self.goals.size is None or structure.weights == "8":
             return False
         same = Structure(ratio=structure.ratio, weights="8").name
@@ -204,7 +204,7 @@ class Search:
                 if unlike == plan:
                     failed = "the same quantizers at the same places"
         except CANNOT as error:
-            if self.candidates.in_finetune:  # the user's code, and the user's to see
+            if self.candidates.in_finetune:  # an error of the user's code, for the user to see
                 raise
             failed = str(error).partition("\n")[0]
         if not failed:
@@ -260,7 +260,7 @@ class Search:
             raise SparsebitError("the metric did not return a number", got=f"{found!r:.80}") from None
 
     def _seconds_of(self, model: nn.Module) -> float:
-        """Seconds of one call. In a run that goes on they are scaled by how fast the float model is in this one."""
+        """Seconds of one call. In a resumed run, they are scaled by the speed of the float model in this run."""
         assert self.latency is not None
         if self._pace is None:
             self._pace = 1.0
@@ -286,9 +286,9 @@ class Search:
     # -- the outcome --------------------------------------------------------------------------------------------
 
     def best(self) -> Trial:
-        """Of the trials that meet the goals the one with the best metric, or the smallest where there is no other goal.
+        """The trial with the best metric of those that meet the goals, or the smallest if there is no other goal.
 
-        Where none does, the one that misses by the least.
+        If none meets them, the one that misses them by the least.
         """
         done = [trial for trial in self.reached.values() if trial.measured is not None]
         if not done:
@@ -306,7 +306,7 @@ class Search:
         return min(done, key=order)
 
     def built(self, trial: Trial) -> tuple[nn.Module, QuantModel]:
-        """The models of a trial, made again where they are not at hand."""
+        """The models of a trial, created again if they are not in memory."""
         if trial.name not in self._built:
             assert trial.recipe is not None
             small = self.candidates.pruned(self._structure(trial.structure).ratio)
@@ -317,7 +317,7 @@ class Search:
         return self._built[trial.name]
 
     def _remember(self, name: str, small: nn.Module, qmodel: QuantModel) -> None:
-        """Keep the models of the last trial that may turn out to be the best, and no others."""
+        """Keep only the models of the last trial that may be the best."""
         self._built[name] = (small, qmodel)
         if len(self._built) > 3:
             known = {n for n in self._built if n in self.reached}
@@ -330,6 +330,6 @@ class Search:
 
 
 def digest_plan(qmodel: QuantModel) -> str:
-    """Where quantizers stand, with how many bits, as one short text: what decides the speed."""
+    """A digest of the places and bits of quantizers, which determine the speed."""
     rows = [(t.name, t.side, t.spec.codes, t.spec.granularity, t.readers) for t in qmodel.plan.tensors]
     return hashlib.sha256(repr(rows).encode()).hexdigest()[:16]

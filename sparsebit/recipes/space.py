@@ -1,4 +1,4 @@
-"""What can be tried: how small a model is made, and how much work is put into keeping it accurate, cheapest first."""
+"""The search space: how small a model is made, and how much work is done to keep it accurate, cheapest first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MIXED = (0.8, 0.65)  # of the bytes at 8 bits, where no size is asked for
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """What decides size and speed: the part of the multiply-accumulates that is pruned, and the bits of weights."""
+    """What determines size and speed: the pruned fraction of the multiply-accumulates, and the bits of weights."""
 
     ratio: float
     weights: str  # "8", "4", "mixed", or "mixed 0.8" for that part of the bytes at 8 bits
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A readable name."""
         words = {"mixed": "mixed bits within the size"}
         bits = (
             f"{self.weights}-bit weights" if self.weights.isdigit() else words.get(self.weights, self.weights)
@@ -33,15 +33,15 @@ class Structure:
 
 @dataclass(frozen=True)
 class Variant:
-    """Settings that change accuracy and not size: an override of a config, or one more recovery step."""
+    """Settings that change accuracy but not size: an override of the config, or an additional recovery step."""
 
     name: str
     override: str = ""
     step: tuple[str, int] | None = None
-    """Name of a recovery step that learns, and how many rounds it has."""
+    """Name of a recovery step that learns, and its number of rounds."""
 
     def apply(self, config: QConfig) -> QConfig:
-        """``config`` with these settings. Biases are corrected for the rounding that was learnt, so after it."""
+        """``config`` with these settings. Biases are corrected after rounding is learned."""
         if self.step is None:
             return load_qconfig(config, [self.override])
         data, (name, rounds) = config.to_dict(), self.step
@@ -53,11 +53,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Level:
-    """Variants of about one cost; each level starts from the best of the levels before it."""
+    """Variants of similar cost; each level starts from the best of the levels before it."""
 
     name: str
     costs: float  # a guess for one trial, in first trials
-    keep: int  # how many structures, the most promising first, are worth it
+    keep: int  # how many structures are tried, the most promising first
     variants: tuple[Variant, ...]
 
 
@@ -83,10 +83,10 @@ LEVELS = (
 
 
 def structures(goals: Goals, ratios: Sequence[float], *, mixed: bool = True) -> Iterator[Structure]:
-    """Everything worth building for these goals, the mildest first.
+    """All structures worth trying for these goals, the mildest first.
 
-    Fewer bits than 8 make a model smaller, not faster, so they are tried where size counts. Where nothing is asked for,
-    as much as possible is.
+    Fewer bits than 8 make a model smaller, not faster, so they are tried if there is a size goal. Without goals, as
+    much as possible is tried.
 
     Example:
         >>> [s.name for s in structures(Goals(speedup=2.0), (0.0, 0.5))]

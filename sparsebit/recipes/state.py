@@ -1,4 +1,4 @@
-"""What a search has found so far, in a folder: a run that was killed goes on from there."""
+"""The state of a search in a folder, from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MOST_BYTES = 2**28
 
 
 class State:
-    """The float model's numbers and every trial, written out after each; None as folder keeps them in memory.
+    """The float model's numbers and every trial, written after each trial; with None as folder, kept in memory.
 
-    One file that is replaced at once: whenever the process is killed, either the last state is there or the one before.
+    One file that is replaced in one step: if the process is killed, the folder has the last state or the one before.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None, asked: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ class State:
         if content.text("digest") != _digest_content(content.data):
             raise SparsebitError(f"{file} was changed after it was written", hint="choose another folder")
         asked = content.section("asked").data
-        # Through JSON, as what is in the file went.
+        # Through JSON, like the data in the file.
         wanted = json.loads(json.dumps(self.asked))
         if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(
@@ -66,12 +66,12 @@ class State:
         self.trials = {trial.name: trial for trial in trials}
 
     def add(self, trial: Trial) -> None:
-        """Keep one more."""
+        """Add a trial."""
         self.trials[trial.name] = trial
         self.write()
 
     def write(self) -> None:
-        """Everything to the folder, at once or not at all."""
+        """Write the state to the folder, completely or not at all."""
         if self.file is None:
             return
         content = {
@@ -85,12 +85,12 @@ class State:
 
 
 def digest_model(model: nn.Module) -> str:
-    """Names and numbers of a model's state, as one short text."""
+    """A digest of the names and numbers of a model's state."""
     return _digest({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
 
 
 def digest_batch(batch: Any) -> str:
-    """The numbers of one batch, likewise."""
+    """A digest of the numbers of one batch."""
     leaves = pytree.tree_leaves(batch)
     return _digest({str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)})
 

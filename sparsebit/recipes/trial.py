@@ -1,4 +1,4 @@
-"""One recipe that was tried, and what came of it."""
+"""One tried recipe and its result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Trial:
     recipe: Recipe | None
     measured: Measured | None
     seconds: float
-    """That it took to find out."""
+    """Duration of the trial."""
     plan: str = ""
-    """Digest of where quantizers stand and with how many bits."""
+    """Digest of the places and bits of the quantizers."""
     failed: str = ""
 
     @classmethod
     def read(cls, fields: Fields) -> Trial:
-        """What ``to_plain`` made."""
+        """Read the result of ``to_plain``."""
         name, recipe, measured = fields.text("name"), fields.value("recipe"), fields.value("measured")
         return cls(
             name=name,
@@ -41,7 +41,7 @@ class Trial:
 
 
 def best_trials(trials: Iterable[Trial]) -> tuple[Trial, ...]:
-    """Trials that no other beats in bytes, metric and time at once, smallest first."""
+    """Trials that no other beats in bytes, metric and time together, smallest first."""
     done = [(trial.measured, trial) for trial in trials if trial.measured is not None]
     best = pareto_front(done, lambda pair: (pair[0].bytes, -pair[0].metric, pair[0].seconds or 0.0))
     return tuple(trial for _, trial in best)

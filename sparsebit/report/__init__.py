@@ -1,4 +1,4 @@
-"""What was done to a model, as one HTML page for a person; and the measurements on it."""
+"""One HTML page about the compression of a model, and the measurements on it."""
 
 from sparsebit.analysis.accuracy import measure, top1
 from sparsebit.report.content import LayerEntry, Measure, ParetoPoint, Report, TensorHistogram

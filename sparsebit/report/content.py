@@ -1,4 +1,4 @@
-"""What a report says, as data. How it looks is up to the page."""
+"""The content of a report, as data. The page determines how it looks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Measure:
 
     @property
     def ratio(self) -> float:
-        """How many times better, where a smaller number is better."""
+        """How many times better, if smaller is better."""
         return self.before / self.after if self.after else float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorHistogram:
-    """How the numbers of one tensor lie on its grid; the axis counts codes.
+    """The distribution of one tensor's numbers on its grid; the axis is in codes.
 
-    Every bin has the width ``(hi - lo) / len(counts)``. What lies outside of ``qmin`` to ``qmax`` is clipped.
+    Every bin has the width ``(hi - lo) / len(counts)``. Numbers outside ``qmin`` to ``qmax`` are clipped.
     """
 
     name: str
@@ -40,12 +40,12 @@ class TensorHistogram:
     qmax: int
     codes: str
     grid: str
-    """The grid in words: its scale or scales."""
+    """The scale or scales of the grid, as text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerEntry:
-    """One operator that reads quantized tensors. Numbers are None where nothing was measured."""
+    """One operator that reads quantized tensors. Numbers are None if nothing was measured."""
 
     name: str
     node: str
@@ -65,7 +65,7 @@ class LayerEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphNode:
-    """One box of the drawing. ``inputs`` are places in ``Report.nodes``; ``layer`` is the name of its entry, if any."""
+    """One box of the drawing. ``inputs`` index ``Report.nodes``; ``layer`` is the name of its entry, if any."""
 
     name: str
     op: str
@@ -79,7 +79,7 @@ class GraphNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ParetoPoint:
-    """One way to compress the model: what it costs and how good it is."""
+    """One way to compress the model: its cost and its quality."""
 
     name: str
     cost: float
@@ -100,9 +100,9 @@ class Report:
     pareto: tuple[ParetoPoint, ...] = ()
     pareto_axes: tuple[str, str] = ("size", "accuracy")
     pareto_note: str = ""
-    """Why the chosen point is not on the line, where it is not."""
+    """Why the chosen point is not on the line, if it is not."""
     in_float: tuple[tuple[str, str], ...] = ()
-    """What stayed in float, and why."""
+    """Operators in float, and why."""
     advice: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     configs: tuple[tuple[str, str], ...] = ()

@@ -19,7 +19,7 @@ GRID_LINES = 33  # codes that are drawn at most
 
 
 def draw_graph(nodes: Sequence[GraphNode]) -> Markup:
-    """The graph. Each box is a group with its place; the page's script moves the view and the selection."""
+    """The graph. Each box is an SVG group at its position; the page's script handles view and selection."""
     from markupsafe import Markup
 
     layout = place([node.inputs for node in nodes])
@@ -39,7 +39,7 @@ def draw_graph(nodes: Sequence[GraphNode]) -> Markup:
 
 
 def _edge(points: Sequence[Point]) -> Markup:
-    """A smooth line: straight beside boxes, bent between the rows."""
+    """A smooth line: straight beside boxes, curved between the rows."""
     from markupsafe import Markup
 
     path = f"M{points[0].x:.0f} {points[0].y:.0f}"
@@ -84,7 +84,7 @@ def _box(index: int, node: GraphNode, corner: tuple[float, float]) -> Markup:
 
 
 def draw_histogram(shown: TensorHistogram) -> Markup:
-    """Bars along the codes, the grid as lines under them, and what is clipped in another colour."""
+    """Bars along the codes, the grid as lines below them, and clipped values in another colour."""
     from markupsafe import Markup
 
     width, height, foot = 340.0, 110.0, 22.0
@@ -134,7 +134,7 @@ def draw_histogram(shown: TensorHistogram) -> Markup:
 
 
 def _bars(counts: Sequence[int], width: float, height: float) -> str:
-    """The outline of all bars as one path: a page holds hundreds of these."""
+    """The outline of all bars as one path, because a page has hundreds of histograms."""
     step, top = width / max(len(counts), 1), max(counts, default=0) or 1
     path, open_at = "", False
     for index, count in enumerate(counts):
@@ -150,7 +150,7 @@ def _bars(counts: Sequence[int], width: float, height: float) -> str:
 
 
 def _end_of(text: str, most: int) -> str:
-    """The end of a long text, which tells layers apart better than its beginning.
+    """The end of a long text, which distinguishes layers better than its beginning.
 
     Example:
         >>> _end_of("encoder.layer.0.attention.self.query", 21)

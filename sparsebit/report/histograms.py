@@ -19,7 +19,7 @@ BINS = 96
 def histograms(
     qmodel: QuantModel, data: Iterable[Any], batches: int | None = None
 ) -> dict[str, TensorHistogram]:
-    """One for each quantized tensor, by its name; activations as the float model has them."""
+    """One histogram for each quantized tensor, by name; activations are those of the float model."""
     positions: dict[str, list[Tensor]] = {}
     quantizers = active(qmodel)
 
@@ -41,7 +41,7 @@ def histograms(
 
 
 def _on_grid(quantizer: Quantizer, x: Tensor, most: int = 200_000) -> Tensor:
-    """Where each number lies, counted in codes; of very many, evenly spread ones."""
+    """Numbers in units of codes; for large tensors, an evenly spaced subset."""
     x = quantizer.prepare(x.float())
     grid = quantizer.grid(x)
     codes = (grid.positions(x) + grid.spread(x.shape)[1]).flatten()

@@ -1,4 +1,4 @@
-"""Where the boxes of a graph go: in rows by their distance from the inputs, each below what it reads."""
+"""The layout of a graph: boxes in rows by their distance from the inputs, each below its inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SWEEPS = 6
 
 
 class Point(NamedTuple):
-    """The upper left corner of a box, or a place that a line goes through."""
+    """The upper left corner of a box, or a point on a line."""
 
     x: float
     y: float
 
 
 class GraphLayout(NamedTuple):
-    """Corners of the boxes in the order they were given, the way of each line, and the size of the whole.
+    """Corners of the boxes in the given order, the path of each line, and the total size.
 
     ``lines`` has, for each box and each of its inputs, the points from the foot of the input to the head of the box.
     """
@@ -30,11 +30,11 @@ class GraphLayout(NamedTuple):
 
 
 def place(inputs: Sequence[Sequence[int]]) -> GraphLayout:
-    """Lay out a graph without cycles, given for each box the earlier boxes it reads.
+    """Lay out an acyclic graph, given the earlier boxes that each box reads.
 
-    Each box is one row below the lowest it reads. A line over several rows gets a narrow lane in each, so that it
-    goes around boxes. Within a row the order is that of the mean position of the neighbours, taken down and up
-    again a few times, which removes most crossings.
+    Each box is one row below its lowest input. A line over several rows gets a narrow lane in each, so that it goes
+    around boxes. Within a row, boxes are sorted by the mean position of their neighbours, in a few passes down and up,
+    which removes most crossings.
 
     Example:
         >>> [corner.y for corner in place([[], [0], [0], [1, 2]]).corners]
@@ -89,7 +89,7 @@ def _positions(rank: list[int], above: list[list[int]], count: int) -> list[floa
         neighbours = above if down else below
         for row_boxes in rows if down else reversed(rows):
             target = {box: _mean([position[n] for n in neighbours[box]], position[box]) for box in row_boxes}
-            # Where a box and a passing line aim at the same place, the line gives way.
+            # If a box and a passing line have the same target, the line moves.
             row_boxes.sort(key=lambda box: (target[box], box >= count))
             for box, x in zip(
                 row_boxes, _apart([target[b] for b in row_boxes], row_boxes, count), strict=True

@@ -1,4 +1,4 @@
-"""The graph of a quantized model for drawing: quantizers and parameters become words on the operators."""
+"""The graph of a quantized model for drawing: quantizers and parameters become text on the operators."""
 
 from __future__ import annotations
 

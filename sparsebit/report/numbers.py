@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers in readable form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def change(measure: Measure) -> str:
-    """What happened to it, in words.
+    """The change of a number, in words.
 
     Example:
         >>> change(Measure(name="size", before=4e6, after=1e6, unit="bytes"))
@@ -45,7 +45,7 @@ def change(measure: Measure) -> str:
 
 
 def grade(value: float | None) -> str:
-    """How bad an SQNR is, as the name of a colour: above 30 dB it is hard to notice, below 15 easy."""
+    """The grade of an SQNR, as the name of a colour: above 30 dB errors are hard to notice, below 15 dB easy."""
     if value is None:
         return "none"
     return "good" if value >= 30 else "fair" if value >= 15 else "bad"

@@ -1,4 +1,4 @@
-"""The report of a quantized language model: what each matrix lost, what it takes, and which engines can read it."""
+"""The report of a quantized language model: the error and size of each matrix, and which engines can read the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report_language_model(
     Args:
         model: the result of ``sparsebit.llm.quantize``.
         name: for the title.
-        exports: what ``model.export`` gave, to be shown with it.
+        exports: reports of ``model.export``, to be shown on the page.
     """
     title = name or type(model.model).__name__
     count = sum(held.shape[0] * held.shape[1] for held in model.packed)
@@ -58,7 +58,7 @@ def report_language_model(
 
 
 def engine_notes(model: LanguageModel) -> list[str]:
-    """For each format, that it holds the model exactly, or why not."""
+    """For each format, whether it stores the model exactly, or why not."""
     notes = []
     for name in sorted(FORMATS):
         try:

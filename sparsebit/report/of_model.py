@@ -1,4 +1,4 @@
-"""From a quantized model, some data and what was measured to the content of a report."""
+"""From a quantized model, data and measurements to the content of a report."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def collect(
     batches: int = 2,
     progress: bool | None = None,
 ) -> Report:
-    """Measure what is not given, and put it all together.
+    """Measure what is not given, and collect the content of the page.
 
     Args:
         qmodel: calibrated.
         data: batches to profile the errors and the ranges on.
         name: of the model, for the title.
-        accuracy: before and after, from 0 to 1 or in a unit of its own.
+        accuracy: before and after, from 0 to 1 or in its own unit.
         size, size_note: bytes before and after, and of what; by default of the weights at their widths.
         latency: seconds of one call before and after.
-        latency_note: how that was measured.
-        pruning, pruning_config: what pruning took away before, and its config.
-        check: what running the exported file showed.
-        pareto, pareto_axes: other ways that were tried, and what their numbers are.
-        chosen_because: the end of a sentence, shown where another way beats the chosen one in both numbers.
-        errors: a profile that was made already.
-        notes: more sentences for under the numbers.
-        configs: titles and texts of what makes it again; by default the model's own configs.
+        latency_note: how it was measured.
+        pruning, pruning_config: the report of earlier pruning, and its config.
+        check: the report of checking the exported file.
+        pareto, pareto_axes: other trials, and the meaning of their numbers.
+        chosen_because: the end of a sentence, shown if another trial beats the chosen one in both numbers.
+        errors: an existing profile.
+        notes: additional sentences below the numbers.
+        configs: titles and texts of configs that reproduce the model; by default the model's own.
         batches: how many batches to profile on.
         progress: whether to show it; by default on a terminal.
     """
@@ -98,7 +98,7 @@ def collect(
 
 
 def made_with() -> tuple[tuple[str, str], ...]:
-    """The versions and the machine, to make it again."""
+    """The versions and the machine, for reproducing it."""
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     return (("torch", str(torch.__version__)), ("Python", platform.python_version()), ("machine", machine))
 

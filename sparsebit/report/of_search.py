@@ -1,4 +1,4 @@
-"""The report of a search for a recipe: its best model, with everything that was tried as the trade-off."""
+"""The report of a search for a recipe: its best model, and all trials as the trade-off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.report.of_model import collect
 def report_search(
     found: Compressed, data: Iterable[Any], *, name: str | None = None, progress: bool | None = None
 ) -> Report:
-    """What ``sparsebit.compress`` found, as the content of a page.
+    """The result of ``sparsebit.compress`` as the content of a page.
 
     Args:
         found: the result of the search.
@@ -52,7 +52,7 @@ def report_search(
 
 
 def _because(found: Compressed) -> str:
-    """Why the best trial is it, although another one may be smaller and better."""
+    """Why this trial is the best, although another may be smaller and more accurate."""
     if not found.met:
         return "it comes closest to the goals."
     missed = {

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, that asks nothing of a network."""
+"""The page: one self-contained HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ASSETS = resources.files("sparsebit.report").joinpath("assets")
 
 
 def require_page() -> None:
-    """Make sure that a page can be made: to be asked before hours of work."""
+    """Check that a page can be created; called before hours of work."""
     if importlib.util.find_spec("jinja2") is None:
         raise missing_package("jinja2", "a report", extra="report")
 
 
 def render(report: Report) -> str:
-    """The whole page as text. Names and words are escaped: a layer may be called ``<script>``."""
+    """The complete page as text. Names and texts are escaped: a layer may be called ``<script>``."""
     require_page()
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -45,7 +45,7 @@ def render(report: Report) -> str:
 
 
 def save_report(path: str | os.PathLike[str], report: Report) -> Path:
-    """Write the page, whole or not at all; returns where."""
+    """Write the page, completely or not at all; returns its path."""
     if not isinstance(report, Report):
         raise SparsebitError(
             "there is no report to write",

@@ -1,4 +1,4 @@
-"""The trade-off as a picture: quality against cost of everything that was tried."""
+"""The trade-off as a picture: quality against cost for all trials."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WIDTH, HEIGHT = 920.0, 380.0
 LEFT, RIGHT, TOP, FOOT = 70.0, 24.0, 34.0, 52.0
 LETTER, LINE = 6.4, 15.0  # of a label, about
 LONGEST = 46  # letters of one
-LEAST = 0.05  # of the quality, that the axis spans: a difference of one image should look like one
+LEAST = 0.05  # the least range of quality on the axis, so that a difference of one image looks small
 
 
 class Box(NamedTuple):
-    """Where something stands: its corner and its size."""
+    """A rectangle: its corner and its size."""
 
     x: float
     y: float
@@ -44,7 +44,7 @@ class Box(NamedTuple):
 
 
 def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
-    """Every point, the line through those that no other beats, and as many names as there is room for."""
+    """All points, the line through those that no other beats, and as many names as there is room for."""
     from markupsafe import Markup
 
     percent = axes[1] == "accuracy" and max(abs(point.quality) for point in points) <= 1
@@ -93,7 +93,7 @@ def draw_pareto(points: Sequence[ParetoPoint], axes: tuple[str, str]) -> Markup:
 def place_names(
     points: Sequence[ParetoPoint], spots: Sequence[tuple[float, float]], first: Sequence[ParetoPoint] = ()
 ) -> list[tuple[ParetoPoint, str, Box]]:
-    """Names beside their points where nothing else is: the chosen one's, those of the best, then the others'.
+    """Names beside their points in free space: first the chosen one's, then those of the best, then the others.
 
     Each is nearer to its own point than to any other, except that of the chosen, which stands out
     anyway. A name without room is left out; the page has a table of all.
@@ -125,7 +125,7 @@ def place_names(
 
 
 def best_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
-    """The points that no other beats in both, from cheap to dear.
+    """The points that no other beats in both numbers, the cheapest first.
 
     Example:
         >>> tried = [("a", 1, 0.9), ("b", 2, 0.8), ("c", 3, 0.95)]
@@ -137,7 +137,7 @@ def best_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
 
 
 def explain_choice(points: Sequence[ParetoPoint], axes: tuple[str, str], reason: str = "") -> str:
-    """Why the chosen point is not on the line, for the page; empty where it is, or where none was chosen.
+    """Why the chosen point is not on the line, for the page; empty if it is, or if none was chosen.
 
     Example:
         >>> points = [
@@ -159,7 +159,7 @@ def explain_choice(points: Sequence[ParetoPoint], axes: tuple[str, str], reason:
 
 
 def _enough(points: Sequence[ParetoPoint], percent: bool) -> tuple[float, float]:
-    """The range of the qualities, widened where it is so small that chance would fill the picture."""
+    """The range of the qualities, widened if it is so small that noise would dominate the picture."""
     low, high = min(point.quality for point in points), max(point.quality for point in points)
     missing = LEAST * max(abs(low), abs(high)) - (high - low)
     if missing <= 0:

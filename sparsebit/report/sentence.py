@@ -12,7 +12,7 @@ from sparsebit.sparse import SparseReport
 def summarize(
     name: str, plan: QuantPlan, measures: Sequence[Measure], pruning: SparseReport | None = None
 ) -> str:
-    """For the top of the page: verbs, then what they brought."""
+    """The summary at the top of the page: what was done, then what it gained."""
     steps = []
     if pruning is not None:
         steps.append(f"pruned by {pruning.sparsity:.0%} of its parameters")

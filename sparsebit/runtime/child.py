@@ -1,4 +1,4 @@
-"""The process in which models are opened that may end it; :mod:`sparsebit.runtime.isolation` starts it.
+"""The process in which models are opened that may crash it; :mod:`sparsebit.runtime.isolation` starts it.
 
 It imports no torch, so that it starts in a tenth of a second.
 """

@@ -1,7 +1,7 @@
 """Open and run models in a child process, so that a runtime that ends its process does not end the user's.
 
-One child serves all sessions of a process. It starts with the first or before it, and again after one that ended it; it
-ends with the process that started it. Measured in ``docs/decisions/046-shared-memory.md``.
+One child serves all sessions of a process. It starts with the first session or before it, and restarts after a session
+that crashed it; it ends with the process that started it. Measured in ``docs/decisions/046-shared-memory.md``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Child:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs, and this process started it: one that was forked off cannot share the conversation."""
+        """Whether the child runs and was started by this process: a forked process cannot share it."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(
@@ -78,7 +78,7 @@ class Child:
                 del self.unused[: len(closing)]
                 answer, shared = self.answers.receive()
                 results = {name: array.copy() for name, array in shared.items()}
-                for file in self.files:  # here for both: the other process waits for the next request
+                for file in self.files:  # for both files: the other process is waiting for the next request
                     give_back(file.fileno())
             except (EOFError, BrokenPipeError):
                 code = self.process.wait()
@@ -100,7 +100,7 @@ class Child:
         return answer, results
 
     def drop(self, number: int) -> None:
-        """Close a session that nothing refers to any more; at once, or with the next request."""
+        """Close a session that is no longer used, at once or with the next request."""
         self.unused.append(number)
         if not self.usable or not self.lock.acquire(blocking=False):
             return
@@ -114,7 +114,7 @@ class Child:
             self.lock.release()
 
     def last_words(self) -> str:
-        """What it wrote before it ended: the reason that C++ gives, or else the last line."""
+        """What the child wrote before it ended: the error of C++, or else the last line."""
         self.said.seek(0)
         lines = [
             line.strip() for line in self.said.read().decode(errors="replace").splitlines() if line.strip()
@@ -123,7 +123,7 @@ class Child:
         return (thrown or lines or [""])[-1][:LONGEST_REASON]
 
     def end(self) -> None:
-        """Let it go."""
+        """End the child."""
         if self.owner == os.getpid():
             self.process.kill()
             self.process.communicate()
@@ -136,13 +136,13 @@ _starting = threading.Lock()
 
 
 def start_child() -> None:
-    """Start the child before it is needed: it gets ready while this process does something else."""
+    """Start the child before it is needed: it starts up while this process does other work."""
     if _can_start():
         _running_child()
 
 
 def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) -> Session:
-    """Open a path or a serialized model in the child; in this process where Python cannot be started again."""
+    """Open a path or a serialized model in the child; in this process if Python cannot be started again."""
     if not _can_start():
         return open_source(source, runtime, options)
     child, number = _running_child(), next(_numbers)
@@ -182,7 +182,7 @@ def open_isolated(source: str | bytes, runtime: str, options: SessionOptions) ->
 
 
 def _can_start() -> bool:
-    return bool(sys.executable) and not getattr(sys, "frozen", False)  # an application with Python inside
+    return bool(sys.executable) and not getattr(sys, "frozen", False)  # frozen: Python embedded in a program
 
 
 def _running_child() -> Child:

@@ -21,7 +21,7 @@ class OnnxFile:
 
     Args:
         path: the file.
-        threads: how many threads to compute with; by default as many as the runtime takes.
+        threads: how many threads to use; by default the runtime decides.
         runtime: a name in ``sparsebit.runtime.RUNTIMES``.
         isolated: as in ``open_session``.
     """
@@ -57,7 +57,7 @@ class OnnxFile:
         return {name: tensor.numpy() for name, tensor in [*zip(free, tensors, strict=True), *named.items()]}
 
     def run(self, feed: dict[str, Any]) -> dict[str, Any]:
-        """The bare call, for timing."""
+        """The call without conversions, for timing."""
         return self.session.run(feed)
 
     def example(self, batch: int = 1) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class OnnxFile:
 
 
 def weight_files(path: str | os.PathLike[str]) -> set[str]:
-    """The names of the files beside a model that hold its weights; empty where there is no such model."""
+    """The names of the files beside a model that hold its weights; empty if there is no such model."""
     onnx = require("onnx")
     try:
         model = onnx.load(os.fspath(path), load_external_data=False)
-    except Exception:  # protobuf's errors have no common base; what cannot be read refers to nothing
+    except Exception:  # protobuf's errors have no common base; an unreadable file refers to no other file
         return set()
     entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
     return {Path(entry.value).name for entry in entries if entry.key == "location"}

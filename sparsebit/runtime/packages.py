@@ -1,4 +1,4 @@
-"""The optional packages this part needs, imported when it needs them."""
+"""The optional packages of this part, imported when needed."""
 
 from __future__ import annotations
 

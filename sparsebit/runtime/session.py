@@ -43,7 +43,7 @@ class Session:
     execute: Callable[[dict[str, Any]], dict[str, Any]]
 
     def run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the model. Arrays it does not read are ignored; one that is missing is an error."""
+        """Run the model. Arrays that it does not read are ignored; a missing one is an error."""
         try:
             given = {value.name: feed[value.name] for value in self.inputs}
         except KeyError as missing:
@@ -65,7 +65,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """How to open a model; ``open_session`` says what each means. The last three are for ONNX Runtime alone."""
+    """How to open a model; ``open_session`` says what each means. The last three apply only to ONNX Runtime."""
 
     threads: int | None = None
     optimize: Optimize = "all"
@@ -95,8 +95,8 @@ def open_session(
     Args:
         model: a path, or an onnx ``ModelProto``.
         runtime: a name in ``RUNTIMES``.
-        threads: how many threads the runtime may use; by default as many as it takes.
-        optimize: how far the runtime may rewrite the graph; OpenVINO always rewrites all it can.
+        threads: how many threads the runtime may use; by default the runtime decides.
+        optimize: how far the runtime may rewrite the graph; OpenVINO always rewrites as much as it can.
         save_optimized: where ONNX Runtime writes the graph it runs, weights beside it.
         weights_folder: where the external weights of a ``ModelProto`` are.
         spinning: False lets ONNX Runtime's threads sleep between calls, on cores that the next session needs.
@@ -211,7 +211,7 @@ def _open_openvino(source: str | bytes, options: SessionOptions) -> Session:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error that says something, shortened; its type where it says nothing.
+    """The first line of an error that says something, shortened; its type if it says nothing.
 
     Example:
         >>> first_line(ValueError("Exception from src/core.cpp:117:\\nwrong\\nand more"))
@@ -223,7 +223,7 @@ def first_line(error: BaseException) -> str:
 
 
 def describe(source: str | bytes) -> str:
-    """How messages name a model."""
+    """The name of a model in messages."""
     return source if isinstance(source, str) else "model in memory"
 
 

@@ -1,4 +1,4 @@
-"""How long calls take: several of them in turn, and how sure their ratio is."""
+"""Timing of calls: several in turn, and the spread of their ratio."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """How many times as fast as the baseline a call is: the quotients of all rounds.
+    """How many times as fast as the baseline a call is: the ratios of all rounds.
 
-    In one round both were called right after each other, so a busy machine slowed both of them down alike.
+    In one round, both are called directly after each other, so a busy machine slows both down equally.
 
     Example:
         >>> print(Ratio(median=2.8, low=2.6, high=2.9))
@@ -52,7 +52,7 @@ class Ratio:
 
     @property
     def noisy(self) -> bool:
-        """Whether the rounds differ too much for the median to say anything."""
+        """Whether the rounds differ too much for the median to be meaningful."""
         return self.high > NOISY * self.low
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class PairedClock:
     """Seconds of calls that are measured at different times, comparable with each other.
 
     The first call is the reference. Every later one is timed in turns with it, and its time is the reference's first
-    time divided by the median ratio: a machine that is busier now than it was before changes nothing.
+    time divided by the median ratio: so it does not matter if the machine is busier now than before.
     """
 
     def __init__(self, *, seconds: float = 0.2, rounds: int = ROUNDS) -> None:

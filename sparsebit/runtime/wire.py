@@ -1,4 +1,4 @@
-"""Messages between two processes: a header in JSON through a pipe, and the bytes of arrays in memory that both see."""
+"""Messages between two processes: a JSON header through a pipe, and the bytes of arrays in shared memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import numpy as np
 from sparsebit.runtime.packages import require
 
 _LENGTH = struct.Struct("<Q")
-_ALIGNMENT = 64  # bytes; what vector instructions like
+_ALIGNMENT = 64  # bytes; the alignment for vector instructions
 LARGEST_KEPT = 2**28  # bytes; a shared file that is larger is emptied after its message
 
 
 def shared_file() -> IO[bytes]:
-    """A file without a name, for a process that is started with its number; in memory where the system can do that."""
+    """A file without a name, for a process started with its descriptor; in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("sparsebit"), "r+b")
     return tempfile.TemporaryFile()
 
 
 def give_back(file: int) -> None:
-    """Empty a shared file that is large; while no message is on its way, or the other end would lose it."""
+    """Empty a shared file that is large; only while no message is in transit, because the other end would lose it."""
     if os.fstat(file).st_size > LARGEST_KEPT:
         os.ftruncate(file, 0)
 
@@ -35,14 +35,14 @@ def give_back(file: int) -> None:
 class Sender:
     """The end that writes: headers into a stream, arrays from the start of a file that the other end maps.
 
-    A message must have been answered before the next is sent, since it takes the place of the last one.
+    A message must be answered before the next is sent, because each overwrites the last.
     """
 
     def __init__(self, stream: IO[bytes], file: int) -> None:
         self.stream, self.file = stream, file
 
     def send(self, header: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        """Write one message; nothing is sent where a value is not an array of numbers, or memory ends."""
+        """Write one message; nothing is sent if a value is not a numeric array, or if memory is exhausted."""
         arrays = arrays or {}
         if wrong := [name for name, array in arrays.items() if not _is_numbers(array)]:
             raise TypeError(f"not an array of numbers: {', '.join(wrong)}")
@@ -56,7 +56,7 @@ class Sender:
         self.stream.flush()
 
     def _write(self, array: Any, begin: int) -> int:
-        """Write the bytes of an array; by a call, since a full disk under a mapping would end the process."""
+        """Write the bytes of an array with a system call: with a mapping, a full disk would end the process."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         done = 0
         while done < len(data):
@@ -99,7 +99,7 @@ class Receiver:
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """A type of numbers from its name.
+    """A numeric dtype from its name.
 
     Example:
         >>> dtype_named("bfloat16").itemsize

@@ -1,4 +1,4 @@
-"""Pruning: what may be removed together, what to remove, and the smaller model that is left."""
+"""Pruning: what must be removed together, what to remove, and the resulting smaller model."""
 
 from sparsebit.config import SConfig
 from sparsebit.sparse.channels import ChannelGroups, find_groups

@@ -1,7 +1,7 @@
-"""Inputs that a model takes, guessed from the layers that read them, for when none are given.
+"""Guess inputs of a model from the layers that read them, if none are given.
 
 Which channels belong together does not depend on the height of an image or the length of a text: any inputs that the
-model runs on will do to record it. What does depend on sizes (multiply-accumulates, latency) is not known then.
+model accepts are sufficient to record it. Values that depend on sizes (multiply-accumulates, latency) are then unknown.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LENGTHS = (16, 64, 8)
 
 
 def guess_inputs(model: nn.Module, skip: Sequence[str] = ()) -> tuple[Tensor, ...]:
-    """Positional inputs that the model was seen to run on.
+    """Positional inputs on which the model runs.
 
     Raises:
-        SparsebitError: with the signature to give inputs for, where none are found.
+        SparsebitError: with the signature of the required inputs, if none are found.
 
     Example:
         >>> [list(x.shape) for x in guess_inputs(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(7200, 2)))]
@@ -54,7 +54,7 @@ def guess_inputs(model: nn.Module, skip: Sequence[str] = ()) -> tuple[Tensor, ..
         try:
             with torch.no_grad():
                 runner(*inputs)
-        except Exception as error:  # whatever the model raises, these are not its inputs
+        except Exception as error:  # if the model raises any error, these are not its inputs
             problem = f"on {_sizes(inputs)}: {error}".partition("\n")[0]
         else:
             logger.info("no example inputs are given; the model runs on %s", _sizes(inputs))
@@ -63,14 +63,14 @@ def guess_inputs(model: nn.Module, skip: Sequence[str] = ()) -> tuple[Tensor, ..
 
 
 def _required(model: nn.Module) -> list[str]:
-    """The inputs that forward cannot do without."""
+    """The required inputs of ``forward``."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(model.forward).parameters.values()
     return [one.name for one in parameters if one.kind in kinds and one.default is inspect.Parameter.empty]
 
 
 def _candidates(gm: GraphModule, node: Node) -> Iterator[Tensor]:
-    """Inputs that suit the first layer that reads this one, the likely ones first."""
+    """Inputs that fit the first layer that reads this argument, the most likely ones first."""
     waiting, seen = [node], {node}
     while waiting:
         reader = waiting.pop(0)

@@ -1,4 +1,4 @@
-"""The handle by which one layer's share of the pruning is set: ``smodel.model.<layer>.sparser.set_ratio(0.3)``."""
+"""The handle for the pruning settings of one layer: ``smodel.model.<layer>.sparser.set_ratio(0.3)``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sparsebit.sparse.layers import WeightedLayer
 
 
 class LayerSparser:
-    """What is asked of one layer: by the config, until it is set by hand.
+    """The pruning settings of one layer: from the config, until set by hand.
 
-    Readable: ``name``, ``ratio``, ``strategy``, ``spec`` (all settings of the layer), ``asked`` (whether the ratio is
-    for this layer itself, by a rule or by hand) and ``set_by_hand``.
+    Readable: ``name``, ``ratio``, ``strategy``, ``spec`` (all settings of the layer), ``asked`` (whether the ratio was
+    set for this layer itself, by a rule or by hand) and ``set_by_hand``.
     """
 
     def __init__(self, name: str, spec: LayerSpec) -> None:
@@ -24,7 +24,7 @@ class LayerSparser:
         self.asked, self.set_by_hand = spec.asked, False
 
     def set_ratio(self, ratio: float) -> None:
-        """Remove this part of the layer; 0 removes nothing. Counts from the next ``calc_params`` or ``step`` on."""
+        """Set the fraction of the layer to remove, 0 for none, from the next ``calc_params`` or ``step`` on."""
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio < 1:
             raise SparsebitError(
                 "the ratio is out of range",

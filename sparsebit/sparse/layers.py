@@ -38,7 +38,7 @@ class WeightedLayer:
 
 
 def find_layers(gm: GraphModule) -> list[WeightedLayer]:
-    """Every weight that costs multiply-accumulates, in graph order; a shared weight counts at its first use."""
+    """Every weight with multiply-accumulates, in graph order; a shared weight is listed at its first use."""
     found: dict[str, WeightedLayer] = {}
     seen: set[int] = set()
     for node in gm.graph.nodes:

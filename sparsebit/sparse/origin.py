@@ -1,4 +1,4 @@
-"""Where a shrunk model came from: enough to make it again from the original class."""
+"""The origin of a shrunk model: what is needed to create it again from the original class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 2**28  # elements of an example that is made from a written size
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """The config, the graph's name, what was kept of it, and the sizes of the inputs it was recorded with.
+    """The config, the graph's digest, what was kept of it, and the sizes of the inputs it was recorded with.
 
     ``form`` is "graph", or "module" for a model of the user's own class.
     """
@@ -35,7 +35,7 @@ class Origin:
 def describe_example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Example inputs as JSON data: sizes and types of tensors, the values of short ones of integers, and plain values.
 
-    None where there are none. Where one cannot be written as JSON, its type is: {"unsupported": "MyInput"}.
+    None if there are none. If one cannot be written as JSON, its type is recorded: {"unsupported": "MyInput"}.
 
     Example:
         >>> describe_example((torch.zeros(1, 2),), {"use_cache": False})["tuple"][0]
@@ -50,7 +50,7 @@ def describe_example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def example_from(described: Any) -> tuple[Any, dict[str, Any] | None]:
-    """Inputs of the sizes that were described, zeros where values were not kept; nothing where there were none."""
+    """Inputs of the described sizes, with zeros if values were not kept; None if there are none."""
     if described is None:
         return None, None
     if isinstance(described, Mapping) and "unsupported" in described:

@@ -36,14 +36,14 @@ def prune(
 
     Args:
         model: any ``nn.Module``.
-        config: a pruning config: a dict, a YAML file, or what ``parse_sconfig`` gives.
+        config: a pruning config: a dict, a YAML file, or the result of ``parse_sconfig``.
         data: batches, for criteria that need gradients or activations; its first batch also serves as example inputs.
         loss: for criteria that need gradients, called as ``loss(output, *rest)``.
         example_inputs: to record the model with; see ``SparseModel``.
         example_kwargs: likewise.
         latency: seconds that a model takes, for ``TARGET: latency``.
-        form: as in ``SparseModel.shrink``. "auto" gives a ``transformers`` model its own class with
-            a smaller config where one exists, and everything else as a graph.
+        form: as in ``SparseModel.shrink``. "auto" returns a ``transformers`` model in its own class with a smaller
+        config if possible, and everything else as a graph.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""What was removed, layer by layer, and what the model costs now."""
+"""What was removed, layer by layer, and the current cost of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsebit.sparse.masking.masked_graph import MaskedGraph
 class SparseReport:
     """What pruning did to a model.
 
-    ``macs`` are None where no shapes are recorded, or where weights became zero and nothing got smaller.
+    ``macs`` are None if no shapes are recorded, or if weights became zero and no tensor is smaller.
     """
 
     kind: str  # structured, unstructured, nm, block
@@ -69,7 +69,7 @@ class SparseReport:
 
 
 def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
-    """What a choice removes, by the pruner that made it."""
+    """The report of a choice, from the pruner that made it."""
     rows = tuple(pruner.rows(kept))
     before = sum(parameter.numel() for parameter in pruner.gm.parameters())
     if not isinstance(pruner, ChannelPruner):
@@ -91,7 +91,7 @@ def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:
 
 
 def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool) -> None:
-    """Raise if nothing was chosen yet, or, with the reasons, if a choice removes nothing."""
+    """Raise an error if nothing was chosen yet, or, with the reasons, if a choice removes nothing."""
     if any(not bool(flags.all()) for flags in kept.values()):
         return
     if not decided:
@@ -105,14 +105,14 @@ def require_choice(pruner: Pruner, kept: Mapping[str, Tensor], *, decided: bool)
     if isinstance(pruner, ChannelPruner):
         rounded, hint = f" and ROUND_TO {settings.ROUND_TO}", "raise RATIO or lower ROUND_TO"
         if all(group.frozen for group in pruner.groups):
-            hint = "no RATIO helps: every layer is kept for such a reason; TYPE: unstructured removes single weights"
+            hint = "every layer is kept for such a reason, so no RATIO helps; TYPE: unstructured removes single weights"
     raise SparsebitError(
         f"nothing could be pruned with SPARSER.RATIO {settings.RATIO}{rounded}{reasons}", hint=hint
     )
 
 
 def _statistics_note(pruner: ChannelPruner, kept: Mapping[str, Tensor]) -> str:
-    """Tell that norms use only the remaining channels, because zeros would give a different result."""
+    """Note that norms use only the remaining channels, because zeros would give a different result."""
     graph = MaskedGraph(pruner.gm, pruner.groups, kept)
     found = [text for name, text in pruner.groups.trace.statistics.items() if name in graph.replaced]
     if not found:

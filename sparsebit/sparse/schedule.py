@@ -1,7 +1,7 @@
-"""When how much is pruned: the ratio to reach at each step of training.
+"""The pruning schedule: the ratio to reach at each step of training.
 
-A schedule changes at START, then every EVERY steps, TIMES steps long, up to the final ratio. Its state is the number of
-the step alone, so a run is resumed by setting that.
+A schedule changes at START, then every EVERY steps, TIMES steps long, up to the final ratio. Its only state is the
+number of the step, so a run is resumed by setting that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Linear layers with 2:4 weights on the GPU: torch's semi-structured kernels, in the layers where they are faster.
 
-They are faster with many vectors and slower with few, so every layer is measured with as many as an example has.
+They are faster with many vectors and slower with few, so every layer is measured with the number of vectors in an
+example.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _times: dict[tuple[Any, ...], tuple[float, float]] = {}  # dense and 2:4, measur
 
 @dataclass(frozen=True)
 class SparseLinear:
-    """What was decided for one layer.
+    """The decision for one layer.
 
     Attributes:
         layer: its dotted name.
         shape: of its weight, (outputs, inputs).
-        vectors: how many it is given in one call of the model.
-        dense_us, sparse_us: microseconds of both products in one call of the model; None where they were not measured.
+        vectors: how many it multiplies in one call of the model.
+        dense_us, sparse_us: microseconds of both products in one call of the model; None if they were not measured.
         used: whether the layer has the 2:4 kernel now.
         reason: why it was not measured.
     """
@@ -73,18 +74,18 @@ class SparseKernelReport:
 
 
 def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs: Any) -> SparseKernelReport:
-    """Give linear layers with 2:4 weights the GPU's 2:4 kernels, where these are faster on inputs like the example.
+    """Give linear layers with 2:4 weights the GPU's 2:4 kernels if these are faster on inputs like the example.
 
     The model is changed, for inference: the weights of these layers become compressed tensors without gradients. Save
-    it before. Both products of each layer are measured with as many vectors as the example has; a measurement is used
-    again for layers of the same size in this process.
+    it before. Both products of each layer are measured with as many vectors as the example has; a measurement is reused
+    for layers of the same size in this process.
 
     Args:
-        model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are looked at.
+        model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are considered.
         example_inputs, example_kwargs: the arguments of one call, of the size that the model will be used with.
 
     Returns:
-        Every linear layer with both times and what was chosen; print it.
+        Every linear layer with both times and the choice; print it.
     """
     if not isinstance(model, nn.Module):
         raise SparsebitError(
@@ -113,7 +114,7 @@ def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs:
 
 
 def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether a module is multiplied by ``weight`` as it is held."""
+    """Whether a module multiplies by its stored ``weight`` directly."""
     return (
         isinstance(module, nn.Linear)
         and type(module).forward is nn.Linear.forward
@@ -122,7 +123,7 @@ def is_plain_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def is_two_of_four(weight: Tensor) -> bool:
-    """Whether at most two of every four neighbours along the inputs are not zero.
+    """Whether at most two of every four consecutive weights along the inputs are nonzero.
 
     Example:
         >>> is_two_of_four(torch.tensor([[0.0, 1.0, 2.0, 0.0]])), is_two_of_four(torch.ones(1, 4))
@@ -134,7 +135,7 @@ def is_two_of_four(weight: Tensor) -> bool:
 
 
 def why_dense(weight: Tensor) -> str:
-    """The reason why a weight cannot have the kernels; empty where it can."""
+    """The reason why a weight cannot use the kernels; empty if it can."""
     if not weight.is_cuda:
         return f"dense: on {weight.device}, not on a GPU"
     if weight.dtype not in (torch.float16, torch.bfloat16):
@@ -145,7 +146,7 @@ def why_dense(weight: Tensor) -> str:
 def count_vectors(
     model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Counter[int]]:
-    """How many vectors each layer is given in one call of the model, and how often."""
+    """How many vectors each layer multiplies in one call of the model, and how often it is called."""
     if not inputs and not kwargs:
         raise SparsebitError(
             "which kernel is faster depends on how many vectors a layer is given",
@@ -174,7 +175,7 @@ def count_vectors(
 
 
 def compress(weight: Tensor) -> Tensor:
-    """A 2:4 weight as its nonzero values and their places; raises RuntimeError for sizes the kernels do not take."""
+    """A 2:4 weight as nonzero values and their positions; raises RuntimeError for sizes that kernels do not support."""
     with warnings.catch_warnings():
         # Of the class, whose objects no caller sees: that its own methods may change.
         warnings.filterwarnings("ignore", "The PyTorch API of SparseSemiStructuredTensor", UserWarning)
@@ -185,7 +186,7 @@ def compress(weight: Tensor) -> Tensor:
 def measure_products(
     weight: Tensor, compressed: Tensor, bias: Tensor | None, vectors: int
 ) -> tuple[float, float]:
-    """Median microseconds of the dense and the 2:4 product, called in turns as the layer calls them."""
+    """Median microseconds of the dense and the 2:4 product, called in turns in the way the layer calls them."""
     key = (tuple(weight.shape), vectors, weight.dtype, weight.device, bias is not None)
     if key not in _times:
         x = torch.randn(vectors, weight.shape[1], dtype=weight.dtype, device=weight.device)

@@ -11,7 +11,7 @@ from sparsebit.config.engine.config import Source
 
 
 def parse_sconfig(source: Source | SConfig, overrides: Sequence[str] = ()) -> SConfig:
-    """Read a pruning config from a YAML file or a dict, check all of it, and settle its device.
+    """Read a pruning config from a YAML file or a dict, check it, and choose its device.
 
     ``DEVICE: auto`` becomes ``cuda`` if there is a GPU, else ``cpu``. ``overrides`` are settings that replace those
     of ``source``, each as ``"SPARSER.RATIO=0.3"``.

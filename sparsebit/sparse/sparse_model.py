@@ -39,11 +39,11 @@ _SHARED = ("cfg", "pruner", "masked", "examples", "inputs")  # by copies
 
 
 class SparseModel(nn.Module):
-    """A model that is being pruned. A call runs the captured copy, ``.model``, whose pruned weights are zero.
+    """A model that is being pruned. A call runs the captured copy ``.model``, whose pruned weights are zero.
 
     Args:
         model: any ``nn.Module``; it is copied and not changed. Build the optimizer from this object's parameters.
-        config: what ``parse_sconfig`` gives, or anything it takes.
+        config: the result of ``parse_sconfig``, or anything that it accepts.
         example_inputs, example_kwargs: inputs to record the model with; guessed if needed and none are given.
         match: whether a pattern of the config that matches no layer is an error.
         copy_model: False prunes the weights of ``model`` itself, without a second copy.
@@ -109,7 +109,7 @@ class SparseModel(nn.Module):
         return self.masked(*args, **kwargs)
 
     def train(self, mode: bool = True) -> SparseModel:
-        """Switch the mode; refuse and switch nothing if the model runs different operations in that mode."""
+        """Switch the mode; an error, with nothing switched, if the model runs different operations in that mode."""
         self.model.train(mode)
         return super().train(mode)
 
@@ -121,7 +121,7 @@ class SparseModel(nn.Module):
     def calc_params(
         self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> None:
-        """Decide what is removed, in one step, and hold it at zero; an error if nothing can be removed.
+        """Choose what to remove, in one step, and hold it at zero; an error if nothing can be removed.
 
         Args:
             data: batches (see ``sparsebit.batches``); by default the inputs seen since ``prepare_calibration``.
@@ -134,14 +134,14 @@ class SparseModel(nn.Module):
     def choose(
         self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None
     ) -> dict[str, Tensor]:
-        """What ``calc_params`` would keep, without touching any weight: by name, bool; for ``shrink_to``."""
+        """What ``calc_params`` would keep, without changing any weight: bool by name, for ``shrink_to``."""
         seen, self._seen = self._seen, None
         return self._choose(1.0, data, loss, latency, seen=seen)
 
     def step(self, data: Data = None, loss: Loss | None = None, *, latency: Latency | None = None) -> bool:
         """Call it once per training step: prunes when the schedule says so, and returns whether it did.
 
-        Without data, a criterion takes the gradients of the training step: call it before ``zero_grad()``.
+        Without data, a criterion uses the gradients of the training step: call it before ``zero_grad()``.
         """
         progress = progress_at(self.cfg.SCHEDULE, int(self.schedule_step))
         self.schedule_step += 1
@@ -166,7 +166,7 @@ class SparseModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters are."""
+        """The device of its parameters."""
         return device_of(self.model)
 
     def groups(self) -> ChannelGroups:
@@ -174,11 +174,11 @@ class SparseModel(nn.Module):
         return require_channels(self.pruner).groups
 
     def kept(self) -> dict[str, Tensor]:
-        """What stays, on the CPU: by the name of a group or weight, bool."""
+        """What is kept: bool tensors on the CPU, by the name of a group or weight."""
         return {name: flags.cpu().clone() for name, flags in self.masks.items()}
 
     def report(self) -> SparseReport:
-        """What is pruned, layer by layer, and what the model costs now. Printable."""
+        """What is pruned, layer by layer, and the current cost of the model. Printable."""
         return make_report(self.pruner, self.masks.as_dict())
 
     def plan(self) -> ShrinkPlan:
@@ -186,37 +186,37 @@ class SparseModel(nn.Module):
         return require_channels(self.pruner).plan(self.kept())
 
     def shrink(self, form: ShrunkForm = "graph") -> nn.Module:
-        """An ordinary model without the pruned channels, or with zeros in place of pruned single weights.
+        """An ordinary model without the pruned channels, or with zeros instead of pruned single weights.
 
         Args:
             form: "graph": the captured graph with the model's own signature. "module": the user's own class, checked
                 against the graph; refused if a size is hard-coded in a forward. "pretrained": a class of
-                ``transformers`` with a smaller config; refused where none fits. "module" prefers that.
+                ``transformers`` with a smaller config; an error if none fits. "module" tries that first.
         """
         kept = self.kept()
         require_choice(self.pruner, kept, decided=self.decided)
         return self.shrink_to(kept, form)
 
     def shrink_to(self, kept: Mapping[str, Tensor], form: ShrunkForm = "graph") -> nn.Module:
-        """Like ``shrink``, for your own choice: by the name of a group (see ``groups``), bool [channels]."""
+        """Like ``shrink``, for your own choice: bool [channels] by the name of a group (see ``groups``)."""
         examples = fit_examples(self.model, self.examples)
         return make_smaller(self.pruner, kept, form, self.original, examples, remember=self.sizes_known)
 
     def export_onnx(self, dummy_data: Any, name: str | os.PathLike[str], *names: Any, **options: Any) -> Any:
-        """Write what ``shrink`` gives as ONNX; arguments and report are those of ``sparsebit.export.export_onnx``."""
+        """Write the result of ``shrink`` as ONNX; arguments and report as for ``sparsebit.export.export_onnx``."""
         from sparsebit.export import export_onnx
 
         return export_onnx(self.shrink(), dummy_data, name, *names, **options)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write weights, masks, step and config to a folder; for a shrunk model there is ``sparsebit.sparse.save``."""
+        """Write weights, masks, step and config to a folder; for a shrunk model use ``sparsebit.sparse.save``."""
         from sparsebit.sparse import storage
 
         storage.save(self, folder)
 
     @staticmethod
     def load(folder: str | os.PathLike[str], model: nn.Module, *examples: Any, **named: Any) -> SparseModel:
-        """What ``save`` wrote, onto a model of the original class; see ``sparsebit.sparse.load``."""
+        """Load what ``save`` wrote into a model of the original class; see ``sparsebit.sparse.load``."""
         from sparsebit.sparse import storage
 
         return storage.load_session(folder, model, *examples, **named)
@@ -241,7 +241,7 @@ class SparseModel(nn.Module):
         return self.pruner.choose(self.masks.as_dict(), evidence, ratio, latency)
 
     def _hold(self, chosen: Mapping[str, Tensor], *, decided: bool = False) -> None:
-        """Take over a choice: hold every tensor that loses something at zero, and release the others."""
+        """Apply a choice: hold the removed parts of tensors at zero, and release all other tensors."""
         self.decided |= decided
         self.masks.update(chosen)
         kept = self.masks.as_dict()

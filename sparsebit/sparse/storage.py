@@ -1,7 +1,7 @@
 """Save and load: a folder of JSON and safetensors. Nothing in it can run code.
 
-A pruning in progress (``SparseModel``) is its weights, masks, step and config. A shrunk model is its weights, and which
-channels were kept of which graph: loading takes a model of the original class, shrinks it the same way, and fills it.
+Of a pruning in progress (``SparseModel``), weights, masks, step and config are saved. Of a shrunk model, the weights
+and the kept channels of its graph: loading shrinks a model of the original class in the same way and loads the weights.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def load(
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> nn.Module:
-    """The saved model, from a model of the original class with any weights, which is copied.
+    """Load a saved model into a copy of a model of the original class, with any weights.
 
     Args:
-        folder: what ``save`` wrote.
+        folder: written by ``save``.
         model: the original model, unpruned.
         example_inputs: to record the model with; without any, zeros of the sizes that were used when it was saved.
         example_kwargs: likewise.

@@ -1,4 +1,4 @@
-"""The parameter behind a weight that the graph transposes: ``x @ weight.T``, stacked experts ``[E, out, in]``."""
+"""The parameter of a weight that the graph transposes: ``x @ weight.T``, stacked experts ``[E, out, in]``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StoredWeight(NamedTuple):
 
 
 def stored_weight(gm: GraphModule, value: object) -> StoredWeight | None:
-    """The parameter behind an argument, possibly transposed; None for anything else."""
+    """The parameter that an argument is, possibly transposed; None for anything else."""
     steps: list[Node] = []
     while isinstance(value, Node) and value.op == "call_function":
         call = bind(gm, value)

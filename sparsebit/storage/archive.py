@@ -1,4 +1,4 @@
-"""Zip archives that someone else made: how large they get is known before they are unpacked."""
+"""Zip archives that someone else made: their unpacked size is checked before unpacking."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SMALL = 2**28
 
 
 def require_expansion(path: str | os.PathLike[str], most: float) -> None:
-    """Refuse an archive that takes more than 256 MB and more than ``most`` times its size when it is unpacked."""
+    """Refuse an archive whose unpacked size is more than 256 MB and more than ``most`` times its own."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
     packed = os.stat(path).st_size
@@ -20,5 +20,5 @@ def require_expansion(path: str | os.PathLike[str], most: float) -> None:
         raise ArtifactError(
             f"{os.fspath(path)} would grow from {short_bytes(packed)} to {short_bytes(unpacked)} when it is read",
             expected=f"at most {most:g} times its size",
-            hint="save the arrays uncompressed if the file is right",
+            hint="if the file is genuine, save its arrays uncompressed",
         )

@@ -1,4 +1,4 @@
-"""Files on their way into a folder, and what is left of them when a process was killed."""
+"""Unfinished files in a folder, and their removal after a process was killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 5
 
 
 class Draft:
-    """A file under a hidden name, locked for as long as this process needs it: others leave it alone."""
+    """A file under a hidden name, locked as long as this process needs it, so that others do not remove it."""
 
     def __init__(self, folder: Path, opened: list[Draft]) -> None:
         opened.append(self)  # before the file is made: an interrupt may come between any two lines
@@ -32,17 +32,17 @@ class Draft:
             self.file = self.path.open("xb")
             if self._lock.take() or not self._lock.busy:
                 return
-            self.file.close()  # another process swept it up before it was locked
+            self.file.close()  # another process removed it before it was locked
 
     def finish(self, name: str) -> Path:
-        """Bring the bytes to the disk and give the file its name. It stays locked until ``close``."""
+        """Flush the bytes to disk and give the file its name. It stays locked until ``close``."""
         self.file.flush()
         os.fsync(self.file.fileno())
         os.replace(self.path, self.path.with_name(name))
         return self.path.with_name(name)
 
     def close(self) -> None:
-        """Release the file, and remove it where it was not finished."""
+        """Release the file, and remove it if it was not finished."""
         with contextlib.suppress(OSError, AttributeError):
             self.file.close()
         with contextlib.suppress(OSError, AttributeError):
@@ -52,9 +52,9 @@ class Draft:
 
 
 class FolderDraft:
-    """A hidden folder beside a place, in which what goes there is written; one process at a time writes one place.
+    """A hidden folder beside a destination, in which its content is written; one process at a time per destination.
 
-    What is in it when the block ends is removed, and what a killed process left as well, by the next draft beside it.
+    Its remaining content is removed when the block ends; that of a killed process, by the next draft beside it.
     """
 
     def __init__(self, place: Path) -> None:
@@ -82,11 +82,11 @@ class FolderDraft:
 
     @property
     def file(self) -> Path:
-        """Where the file or folder is until it takes its place."""
+        """Where the file or folder is until it is moved to its place."""
         return self.folder / self.place.name
 
     def move_to_place(self) -> None:
-        """Bring what was written to the disk, and put it in its place in one step."""
+        """Flush the content to disk, and move it to its place in one step."""
         with writing(self.place):
             for path in (self.file, *self.file.rglob("*")):
                 if path.is_file():
@@ -100,9 +100,9 @@ class FolderDraft:
 
 @contextlib.contextmanager
 def new_place(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Where to write a new file or folder; when the block ends it takes its place, in one step.
+    """Where to write a new file or folder; when the block ends, it is moved to its place in one step.
 
-    Folders above it are created. Something that is there already is refused, before and after the lock is taken:
+    Folders above it are created. If the place exists already, an error is raised, before and after the lock is taken:
     another run may just have written it.
     """
     place = require_new(path)
@@ -115,9 +115,9 @@ def new_place(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) -> None:
-    """Remove drafts (files or folders) of processes that are gone, and files of these names that are not in use.
+    """Remove drafts (files or folders) of processes that have ended, and files of these names that are not in use.
 
-    Whether a file is in use is asked after its lock was taken: a process that still holds it may be about to use it.
+    Whether a file is in use is checked after its lock was taken: a process that still holds it may be about to use it.
     """
     for path in list(folder.iterdir()):
         if not (DRAFT.fullmatch(path.name) or names.fullmatch(path.name)) or path.name in in_use():
@@ -130,7 +130,7 @@ def sweep(folder: Path, names: re.Pattern[str], in_use: Callable[[], Set[str]]) 
 
 
 def sync(path: Path) -> None:
-    """Let a file, or the names in a folder, reach the disk."""
+    """Flush a file, or the names in a folder, to disk."""
     found = os.open(path, os.O_RDONLY)
     try:
         os.fsync(found)

@@ -1,4 +1,4 @@
-"""Plain data that is checked field by field: a wrong type is our error, with the name of the field."""
+"""Plain data that is checked field by field: a wrong type raises our error, with the name of the field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Fields:
         return self.data[key]
 
     def text(self, key: str) -> str:
-        """A field that is a text."""
+        """A field that is a string."""
         return str(self._typed(key, str, "a text"))
 
     def flag(self, key: str) -> bool:
@@ -75,7 +75,7 @@ class Fields:
         return list(value)
 
     def names(self, key: str) -> dict[str, str]:
-        """A field that maps texts to texts."""
+        """A field that maps strings to strings."""
         value = self._typed(key, dict, "names with strings")
         if not all(isinstance(item, str) for pair in value.items() for item in pair):
             raise self.wrong(key, "names with strings")
@@ -90,11 +90,11 @@ class Fields:
             raise ArtifactError(f"{self.where} is not in sparsebit's format: {error}", hint=hint) from None
 
     def section(self, key: str) -> Fields:
-        """A field that has fields."""
+        """A field that contains fields."""
         return Fields(self._typed(key, dict, "a section"), f"{self.where}: {key}")
 
     def wrong(self, key: str, expected: str) -> ArtifactError:
-        """The error of a field that is not what it should be."""
+        """The error for a field with a wrong value."""
         return ArtifactError(
             f"{self.where}: {key!r} is not in sparsebit's format",
             expected=expected,

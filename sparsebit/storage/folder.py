@@ -1,9 +1,9 @@
 """Artifacts as folders of JSON and tensor files: written completely or not at all, checked before they are used.
 
 ``sparsebit.json`` names every tensor file with its size and digest, and each tensor file is named after its digest. So
-a new artifact is written beside the old one in the same folder, and replacing that one JSON file makes it the current
-one: whenever the process is killed, the folder holds the old artifact or the new one. Files of neither are removed by
-the next save or load; files of the user stay. Nothing in the folder can run code when it is loaded.
+a new artifact is written beside the old one in the same folder, and replacing the JSON file makes it the current one:
+if the process is killed, the folder holds the old artifact or the new one. Files that belong to neither are removed by
+the next save or load; the user's files stay. Nothing in the folder can run code when it is loaded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def write_folder(
 ) -> None:
     """Write an artifact: ``content`` as JSON, and each group of ``tensors`` as files of at most 512 MB.
 
-    An artifact that was there is replaced, other files in its folder stay; any other folder is left alone and refused.
+    An existing artifact is replaced, and other files in its folder stay; a folder without an artifact that is not empty
+    is refused.
     """
     place = require_place(folder, sum(t.nbytes for group in tensors.values() for t in group.values()))
     made = not place.exists()
@@ -81,7 +82,7 @@ def _write_group(
 
 
 def _shards(group: Mapping[str, Tensor | Deferred]) -> Iterator[dict[str, Tensor | Deferred]]:
-    """Tensors in their order, in parts of at most 512 MB; a larger tensor is a part of its own."""
+    """Tensors in their order, in parts of at most 512 MB; a larger tensor is a separate part."""
     shard: dict[str, Tensor | Deferred] = {}
     size = 0
     for name, tensor in group.items():
@@ -95,16 +96,16 @@ def _shards(group: Mapping[str, Tensor | Deferred]) -> Iterator[dict[str, Tensor
 
 
 def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
-    """The place for an artifact, after making sure that it can go there: to be asked before hours of work.
+    """The place for an artifact, after checking that it can be written; called before hours of work.
 
-    ``needs`` is how many bytes it will take, as far as that is known.
+    ``needs`` is the number of bytes it will take, if known.
     """
     place = require_name(folder)
     if place.exists() and not place.is_dir():
         raise ArtifactError(f"{place} is a file", expected="a folder to write to", hint="choose a new folder")
     if place.is_dir() and not (place / MANIFEST).is_file():
         _sweep(place)
-        # Another process may be saving here for the first time: its files have names of ours.
+        # Another process may be saving here for the first time: its files have our names.
         if any(not (_NAME.fullmatch(path.name) or DRAFT.fullmatch(path.name)) for path in place.iterdir()):
             raise ArtifactError(
                 f"{place} exists and contains other files",
@@ -115,7 +116,7 @@ def require_place(folder: str | os.PathLike[str], needs: int = 0) -> Path:
 
 
 def unshared(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Each tensor once, and which other names mean one of them. Nothing is copied.
+    """Each tensor once, and the other names of shared tensors. Nothing is copied.
 
     Example:
         >>> import torch
@@ -157,7 +158,7 @@ def with_aliases(state: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dic
 def read_folder(
     folder: str | os.PathLike[str], kind: str, version: int
 ) -> tuple[Fields, dict[str, dict[str, Tensor]]]:
-    """Content and tensors of an artifact, after every check; the content's fields are checked as they are asked for."""
+    """Content and tensors of an artifact, after all checks; the content's fields are checked when they are read."""
     if not isinstance(folder, str | os.PathLike):
         raise ArtifactError("a saved model is loaded from a folder", got=with_article(type(folder).__name__))
     place = Path(folder)
@@ -218,8 +219,8 @@ def _read_file(place: Path, entry: Fields) -> dict[str, Tensor]:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what killed saves left: drafts, and tensor files that the manifest does not name."""
-    with contextlib.suppress(ArtifactError):  # a manifest that cannot be read: its files may be all there is
+    """Remove the remains of killed saves: drafts, and tensor files that the manifest does not name."""
+    with contextlib.suppress(ArtifactError):  # a manifest that cannot be read: its files may be the only copy
         sweep(place, _NAME, lambda: _named(place))
 
 
@@ -240,6 +241,6 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _sync(place: Path) -> None:
-    """Let the names of new files reach the disk before the one that refers to them."""
+    """Flush the names of new files to disk before the file that refers to them."""
     with contextlib.suppress(OSError):
         sync(place)

@@ -1,4 +1,4 @@
-"""JSON that someone else may have edited: any text ends in plain data or in our error."""
+"""JSON that someone may have edited: every text gives plain data or our error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_DEPTH = 100
 
 
 def read_json(data: bytes, source: object) -> Any:
-    """Plain data: no NaN, no text that is not Unicode, no nesting that a later step could stumble over."""
+    """Plain data without NaN, without invalid Unicode, and without nesting too deep for later steps."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
         canonical(value)
@@ -25,7 +25,7 @@ def read_json(data: bytes, source: object) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """The one spelling of plain data that digests are made of."""
+    """The canonical text of plain data, for digests."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8")
 

@@ -1,4 +1,4 @@
-"""Locks between processes: the system releases them when a process ends, however it ends."""
+"""Locks between processes: the system releases them when a process ends for any reason."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ except ImportError:  # pragma: no cover  # Windows: nothing is locked there
 
 
 class Lock:
-    """A lock on a file or folder: one holder at a time, of all processes and threads.
+    """A lock on a file or folder, with one holder at a time among all processes and threads.
 
     Attributes:
-        busy: whether the last ``take`` failed because another holds it, or has just removed what it is on. Without it
-            the system or the file system has no locks.
+        busy: whether the last ``take`` failed because another process holds the lock, or has just removed its file. If
+        not, the system or the file system has no locks.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class Lock:
         _LOCKS.add(self)
 
     def take(self) -> bool:
-        """Take it, without waiting."""
+        """Take the lock, without waiting."""
         self.busy = False
         if not sys.platform.startswith(("linux", "darwin")):
             return False
@@ -48,11 +48,11 @@ class Lock:
 
     @property
     def taken(self) -> bool:
-        """Whether this object holds it."""
+        """Whether this object holds the lock."""
         return self._found is not None
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._found is not None:
             os.close(self._found)
             self._found = None

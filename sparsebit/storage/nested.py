@@ -16,7 +16,7 @@ _SEQUENCES: dict[str, type[Any]] = {"tuple": tuple, "list": list}
 
 
 class UnsupportedValue(Exception):
-    """A value that this encoding does not have; the text names its type."""
+    """A value that cannot be encoded; the text names its type."""
 
 
 def encode_nested(value: Any, keep: Callable[[Tensor], Any]) -> Any:
@@ -45,7 +45,7 @@ def encode_nested(value: Any, keep: Callable[[Tensor], Any]) -> Any:
 
 
 def decode_nested(data: Any, find: Callable[[Any], Tensor]) -> Any:
-    """The value that ``encode_nested`` was given; ``find`` turns what ``keep`` returned into a tensor.
+    """The value that ``encode_nested`` encoded; ``find`` returns the tensor for what ``keep`` returned.
 
     Example:
         >>> decode_nested({"tuple": [1, {"dict": [["mask", None]]}]}, find=str)

@@ -1,4 +1,4 @@
-"""Whether something can be written somewhere: asked before hours of work, not after them."""
+"""Checks whether something can be written, made before hours of work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.errors import ArtifactError, with_article
 
 
 def require_name(path: str | os.PathLike[str]) -> Path:
-    """A path whose names every later step can use."""
+    """A path whose names are valid for every later step."""
     if not isinstance(path, str | os.PathLike):
         raise ArtifactError("the place to write to is not a path", got=with_article(type(path).__name__))
     place = Path(path)
@@ -30,7 +30,7 @@ def require_name(path: str | os.PathLike[str]) -> Path:
 
 
 def require_writable(place: Path) -> Path:
-    """The nearest folder that exists, in which the place can be made."""
+    """The nearest existing folder, in which the place can be created."""
     above = existing_parent(place)
     if not above.is_dir():
         raise cannot_write(place, f"{above} is a file")
@@ -41,7 +41,7 @@ def require_writable(place: Path) -> Path:
 
 
 def require_room(place: Path, above: Path, needs: int) -> None:
-    """Refuse where the disk has not got the bytes."""
+    """Raise an error if the disk does not have enough free space."""
     if needs > 0:
         free = shutil.disk_usage(above).free
         if needs > free:
@@ -49,7 +49,7 @@ def require_room(place: Path, above: Path, needs: int) -> None:
 
 
 def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
-    """The place for a file, after making sure that it can go there; ``needs`` is how many bytes it will take."""
+    """The place for a file, after checking that it can be written; ``needs`` is the number of bytes it will take."""
     place = require_name(path)
     if place.is_dir():
         raise ArtifactError(f"cannot write {place}: it is a folder", hint="name a file in it")
@@ -60,7 +60,7 @@ def require_file(path: str | os.PathLike[str], needs: int = 0) -> Path:
 
 
 def require_new(path: str | os.PathLike[str]) -> Path:
-    """The place for a file or folder that is not there yet; an empty folder counts as none."""
+    """The place for a file or folder that does not exist yet; an empty folder is allowed."""
     place = require_name(path)
     if place.is_dir() and any(place.iterdir()):
         raise ArtifactError(f"{place} exists and contains files", hint="choose a new or an empty folder")
@@ -72,7 +72,7 @@ def require_new(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def writing(place: Path, *also: type[Exception]) -> Iterator[None]:
-    """What the system refuses inside the block (and errors of the types in ``also``) is an error of ours."""
+    """System errors inside the block (and errors of the types in ``also``) are raised as our errors."""
     try:
         yield
     except Exception as error:
@@ -94,7 +94,7 @@ def existing_parent(place: Path) -> Path:
 
 
 def cannot_write(place: Path, reason: str) -> ArtifactError:
-    """The error of a place that cannot be written."""
+    """The error for a place that cannot be written."""
     return ArtifactError(
         f"cannot write {place}: {reason}",
         hint="choose a place with enough free space; nothing was changed",

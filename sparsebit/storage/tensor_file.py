@@ -34,7 +34,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """A tensor that is made when it is written, so that a group need not be in memory at once."""
+    """A tensor that is created when it is written, so that a group does not have to be in memory at once."""
 
     dtype: Any
     shape: tuple[int, ...]
@@ -95,7 +95,7 @@ def _bytes_of(flat: Tensor) -> memoryview:
 def read_tensors(path: str | os.PathLike[str], size: int, digest: str) -> dict[str, Tensor]:
     """The tensors of a file that must have this size and digest.
 
-    The header is checked against the size of the file before anything is allocated.
+    The header is checked against the size of the file before memory is allocated.
     """
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size != size:
@@ -125,7 +125,7 @@ def _read_header(file: BinaryIO, size: int, path: Any, seen: Any) -> tuple[dict[
 
 
 def _layout(header: Mapping[str, Any], size: int, path: Any) -> list[tuple[str, Any, list[int]]]:
-    """Name, type and shape of every tensor, after making sure that together they are all the bytes there are."""
+    """Name, type and shape of every tensor, after checking that together they make up all bytes of the file."""
     import torch
 
     found, end = [], 0
@@ -172,9 +172,9 @@ def _read_tensor(file: BinaryIO, dtype: Any, shape: list[int], seen: Any, path: 
 
 
 def _empty(shape: list[int], dtype: Any) -> Tensor:
-    """A tensor to read into. A large one has memory pages of its own, which go back to the system when it is freed.
+    """A tensor to read into. A large one has its own memory pages, which are returned to the system when it is freed.
 
-    From the allocator they would not: a model whose weights are unpacked one by one would keep the packed ones too.
+    The allocator would keep them: a model whose weights are unpacked one by one would also keep the packed ones.
     """
     import torch
 

@@ -20,7 +20,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file under another name beside its place and move it there; returns the path.
 
-    Folders above it are created. What was there is replaced only when all of the new data is on disk. A symbolic link
+    Folders above it are created. An existing file is replaced only after all new data is on disk. A symbolic link
     is followed.
     """
     place = require_file(path)

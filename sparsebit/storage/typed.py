@@ -1,4 +1,4 @@
-"""Dataclasses as plain data, and from it: every field that was read from a file is of its type, or it is an error."""
+"""Dataclasses to and from plain data: fields read from a file must have the declared type."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MOST = 2**31
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses and mappings as dicts, sequences as lists, paths as text, numbers JSON has no word for as None.
+    """Dataclasses and mappings as dicts, sequences as lists, paths as text, numbers that JSON cannot represent as None.
 
-    What has a ``to_dict`` is what that says.
+    For objects with a ``to_dict``, its result.
 
     Example:
         >>> to_plain({"ratio": float("inf"), "shape": (2, 3)})
@@ -92,7 +92,7 @@ def _read_dataclass(kind: Any, value: Any, path: str) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """The types of what a dataclass is made from, by name."""
+    """The types of a dataclass's fields, by name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 

@@ -1,4 +1,4 @@
-"""Folders in which a long run keeps its finished steps, so that it resumes after them when it was stopped."""
+"""Folders in which a long run saves its finished steps, so that it can resume after being stopped."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _STEP = re.compile(r"[a-z_]+-\d{4,}")  # names of finished steps, such as block-
 
 @contextlib.contextmanager
 def working_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Make a folder and keep all other runs out of it; without a folder nothing happens.
+    """Create a folder and keep all other runs out of it; without a folder, do nothing.
 
-    A second run would take the steps of the first for its own, or remove them.
+    A second run would use the steps of the first as its own, or remove them.
     """
     if folder is None:
         yield
@@ -46,7 +46,7 @@ def working_in(folder: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def remove_steps(folder: str | os.PathLike[str]) -> None:
-    """Remove the finished steps of a run, and the folder if nothing else is in it; refused while a run works there."""
+    """Remove the finished steps of a run, and the folder if it is then empty; an error while a run uses it."""
     place = Path(folder)
     if not place.is_dir():
         return
@@ -54,12 +54,12 @@ def remove_steps(folder: str | os.PathLike[str]) -> None:
         for step in list(place.iterdir()):
             if _STEP.fullmatch(step.name) and _is_ours(step):
                 shutil.rmtree(step, ignore_errors=True)
-        with contextlib.suppress(OSError):  # files of the user's own stay where they are
+        with contextlib.suppress(OSError):  # the user's own files stay
             place.rmdir()
 
 
 def _is_ours(step: Path) -> bool:
-    """A saved step, or one whose writing was stopped."""
+    """Whether a folder is a saved step, or an unfinished one."""
     if not step.is_dir():
         return False
     return (step / MANIFEST).is_file() or all(DRAFT.fullmatch(path.name) for path in step.iterdir())

@@ -1,4 +1,4 @@
-"""What runtimes can execute on integers: one object each, under the name that ``BACKEND`` takes."""
+"""What runtimes can execute on integers: one object for each, under its name in ``BACKEND``."""
 
 from sparsebit.targets.registered import TARGETS, register_target, unregister_target
 from sparsebit.targets.target import Accepts, OpRule, Row, Target

@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: integers on the inputs of what has weights, and around what joins them."""
+"""OpenVINO's CPU plugin: integer inputs of operators with weights, and around operators that join tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPENVINO = Target(
                 weight=True,
                 output=op in CONVOLUTIONS + TRANSPOSED,
                 channel_axes={3: ()} if op in PRODUCTS else _CHANNELS_OF_3,
-                because="runs on integers when its input and weight are, and hands integers on to additions",
+                because="runs on integers when its input and weight are, and passes integers on to additions",
             )
             for op in (*CONVOLUTIONS, *TRANSPOSED, *PRODUCTS)
         },

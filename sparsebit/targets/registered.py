@@ -1,4 +1,4 @@
-"""The targets there are, and how one is added from outside."""
+"""The registered targets, and the registration of new ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def register_target(target: Target, *, replace: bool = False) -> Target:
 
 
 def unregister_target(name: str) -> None:
-    """Take a target out again."""
+    """Remove a target."""
     TARGETS.remove(name)
 
 

@@ -1,4 +1,4 @@
-"""Number formats, and the ways a tensor can share its scales: the words in which targets and configs speak."""
+"""Number formats, and the ways a tensor can share its scales: the vocabulary of targets and configs."""
 
 from __future__ import annotations
 

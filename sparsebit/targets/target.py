@@ -17,12 +17,11 @@ class OpRule:
     """What must be quantized around one operator for the runtime to run it on integers.
 
     ``when`` says when to quantize: ``always``; ``joins``, only if its inputs are quantized anyway, so that it does not
-    separate two integer operators; ``if_asked``, only if the config names it.
-    ``inside`` names operators into which this one is fused: one input that comes from such an operator and has no
-    other reader stays in float.
-    ``channel_axes``: by the rank of an input, the axes that may have a scale per channel; by default any.
-    ``narrow``: output channels, and products for each of its numbers. With no more of both, the operator and its weight
-    stay in float where its input is in float, because converting that costs more than integers save.
+    separate two integer operators; ``if_asked``, only if the config names it. ``inside`` names operators into which
+    this one is fused: one input that comes from such an operator and has no other reader stays in float.
+    ``channel_axes``: by the rank of an input, the axes that may have a scale per channel; by default any. ``narrow``:
+    output channels, and products for each of its numbers. An operator with at most these numbers, and its weight, stay
+    in float if its input is in float, because the conversion would cost more than integers save.
     """
 
     inputs: bool = True
@@ -47,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Accepts:
-    """What a target takes for its weights or for its activations, and why it refuses everything else.
+    """What a target accepts for its weights or for its activations, and why it refuses everything else.
 
     List a combination if the runtime computes the right result and may be fast at it. Combinations that only work in
     float belong to the target ``virtual``.
@@ -62,26 +61,27 @@ class Accepts:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A runtime: everything the library has to know to plan, configure, write and check a model for it.
+    """A runtime: everything the library must know to plan, configure, write and check a model for it.
 
     Register your own with ``register_target``; config, command line, plan, export and check then accept it.
 
     Placement:
         rules: by canonical operator name; an operator without a rule stays in float.
-        fused: for an operator, the activations that its integer kernel computes on the way out.
+        fused: for an operator, the activations that its integer kernel applies to its result.
         split: activations that it runs on integers as the product of their input and a gate: "hardswish", "silu".
         source: where the rules were found.
 
     Config:
-        accepts: what it takes for weights ("W") and activations ("A"); if one is missing, anything is accepted for it.
+        accepts: what it accepts for weights ("W") and activations ("A"); if one is missing, anything is accepted for
+        it.
         preset: the config to start from; ``int8_<name of the target>`` is this one with its BACKEND replaced.
         stored_bits: widths at which a smaller weight really takes less space in a file.
 
     File:
         forms: how quantized tensors are written. "cpu" shifts 8-bit activations to unsigned integers and brings the
             graph into the forms that CPU kernels fuse; "tensorrt" keeps them signed and checks TensorRT's rules.
-        runtime: the package that runs the file on this machine, for timing and the check. None: there is none; the
-            check then runs the file in ONNX Runtime.
+        runtime: the package that runs the file on this machine, for timing and the check. With None, the check runs the
+        file in ONNX Runtime.
         kernels: by ONNX operator, the node types in the runtime's optimized graph that mean "runs on integers".
     """
 

@@ -1,4 +1,4 @@
-"""The research target: every operator that computes gets its inputs quantized, whatever a runtime would do."""
+"""The research target: the inputs of every computing operator are quantized, independent of any runtime."""
 
 from __future__ import annotations
 

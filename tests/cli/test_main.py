@@ -57,7 +57,7 @@ def test_a_bug_of_ours_is_one_and_says_how_to_see_more(capsys: pytest.CaptureFix
 
 def test_an_interrupt_is_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["try"], raising(KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "sparsebit: interrupted; nothing was left half-written\n"
+    assert capsys.readouterr().err == "sparsebit: interrupted; no incomplete file was left\n"
 
 
 def test_a_long_message_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_killed_run_leaves_nothing(place: Path) -> None:
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=300)
     assert started.returncode == 130, err
-    assert err.startswith("sparsebit: interrupted; nothing was left half-written; run it again with --resume")
+    assert err.startswith("sparsebit: interrupted; no incomplete file was left; run it again with --resume")
     assert not (place / "out").exists()
     assert left_behind(place) == []
 

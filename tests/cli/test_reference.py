@@ -57,7 +57,7 @@ def test_neighbours_of_a_file_can_be_imported(place: Path) -> None:
         ("nothing.py:make", "no such file: nothing.py"),
         ("net.py:mkae", "did you mean 'make'?"),
         ("net.py:not_a_model", "got:      an int"),
-        ("net.py:needs_arguments", "needs no arguments"),
+        ("net.py:needs_arguments", "without required arguments"),
         ("net.py:broken", "ValueError: no such dataset"),
         ("no_such_package.models:net", "no module named 'no_such_package'"),
         ("net:make_it", "has no model named 'make_it'"),

@@ -74,7 +74,7 @@ def test_weights_and_grids_arrive_where_they_belong() -> None:
 def test_readers_that_disagree_are_named() -> None:
     qmodel, old = calibrated(), old_state()
     old["model.other.input_quantizer.scale"] = torch.full((1,), 0.5)
-    with pytest.warns(UserWarning, match=r"1 tensors had another scale for each reader.*'relu' first"):
+    with pytest.warns(UserWarning, match=r"1 tensors have one scale for each reader.*such as 'relu'"):
         converted = convert_checkpoint(old, qmodel)
     assert converted["model.quantizers.relu_.scale"].tolist() == [0.25]
 
@@ -87,8 +87,8 @@ def test_what_only_one_side_quantizes_is_named() -> None:
     with pytest.warns(UserWarning) as said:
         converted = convert_checkpoint(old, qmodel)
     text = "\n".join(str(warning.message) for warning in said)
-    assert "have no quantizer in the checkpoint and keep the range of calibration, 'x' first" in text
-    assert "1 scales of the checkpoint belong to tensors that are not quantized here" in text
+    assert "have no quantizer in the checkpoint and keep the calibrated range, such as 'x'" in text
+    assert "1 scales in the checkpoint are of tensors that are not quantized here" in text
     assert torch.equal(converted["model.quantizers.x_.scale"], before)
 
 

@@ -41,7 +41,7 @@ def test_the_page_lists_every_name_and_what_it_is_now() -> None:
 
 
 def test_the_page_lists_every_file_of_which_nothing_is_left() -> None:
-    said = rows("Files of which nothing is left")
+    said = rows("Files that no longer exist")
     assert said == {path: f"use {advice}" for path, advice in GONE_FILES.items()}
 
 

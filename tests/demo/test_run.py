@@ -44,7 +44,13 @@ def test_the_numbers_hold(result: DemoResult) -> None:
 def test_the_files_and_the_report_are_there(result: DemoResult) -> None:
     assert [path.name for path in result.files] == ["float.onnx", "pruned.onnx", "int8.onnx", "report.html"]
     page = result.files[-1].read_text()
-    for words in ("pruned by", "8-bit weights", "What was tried", "pruning.yaml", "quantization.yaml"):
+    for words in (
+        "pruned by",
+        "8-bit weights",
+        "Recipes that were tried",
+        "pruning.yaml",
+        "quantization.yaml",
+    ):
         assert words in page
     assert to_plain(result)["rows"][0]["name"] == "float"
 

@@ -108,7 +108,7 @@ def test_a_graph_that_takes_one_batch_alone_says_so(tmp_path: Path) -> None:
     done = export_graph(capture(TwoRows(), x), (x,), path=tmp_path / "net.onnx")
     assert done.axes == {} and len(done.attempts) == 1
     assert done.attempts[0].startswith("the batch of 'x' is fixed: ")
-    said = "batch: fixed, the file takes inputs of the example's size only: the batch of 'x' is fixed: "
+    said = "batch: fixed, the file accepts only inputs of the example's size: the batch of 'x' is fixed: "
     assert said in str(done)
 
 

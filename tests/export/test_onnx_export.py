@@ -123,7 +123,7 @@ def test_a_batch_that_had_to_be_fixed_is_warned_about(
 ) -> None:
     x = torch.randn(2, 4)
     done = export_onnx(TwoRows(), x, tmp_path / "net.onnx")
-    assert "batch: fixed, the file takes inputs of the example's size only" in str(done)
+    assert "batch: fixed, the file accepts only inputs of the example's size" in str(done)
     assert "batch: fixed" in caplog.text
     caplog.clear()
     done = export_onnx(TwoRows(), x, tmp_path / "net.onnx", dynamic_axes={})

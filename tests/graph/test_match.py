@@ -229,7 +229,7 @@ def test_the_work_is_linear_in_the_graph() -> None:
             [Op("bn", inputs=("conv",)), Op("conv")],
             "'bn' reads 'conv', which is not an operator listed before it",
         ),
-        ([Op("$x")], "cannot call an operator '$x'"),
+        ([Op("$x")], "cannot name an operator '$x'"),
         ([Op("a"), Op("b", inputs=(..., "a"))], "has '...' before its last input"),
         ([Op("a"), Op("b")], "has several results: a, b"),
     ],

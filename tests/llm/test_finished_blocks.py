@@ -84,9 +84,9 @@ def spoil_float(how: dict[str, Any], floats: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (drop_how, "is missing, or there twice"),
+        (drop_how, "is missing or occurs twice"),
         (rename_how, r"the block has no matrix 'elsewhere\[x\]'"),
-        (drop_float, "is missing, or there twice"),
+        (drop_float, "is missing or occurs twice"),
         (cut_float, "has another shape or type"),
         (spoil_float, "holds NaN or infinite values"),
     ],

@@ -42,7 +42,9 @@ def test_a_stack_needs_exactly_its_experts(indices: tuple[int, ...]) -> None:
     grid = Grid(torch.ones(4), torch.zeros(4), CodeType("int", 4), Layout(kind="channel"))
     held = PackedTensor.of(torch.randn(4, 4), grid)
     model = nn.ParameterDict({"down": nn.Parameter(torch.zeros(2, 4, 4))})
-    with pytest.raises(SparsebitError, match=r"expert '[12]' of 'down' is missing, or the model has none"):
+    with pytest.raises(
+        SparsebitError, match=r"expert '[12]' of 'down' is missing, or the model does not have it"
+    ):
         install(model, {f"down[{index}]": held for index in indices}, ())
 
 

@@ -30,7 +30,7 @@ def test_a_device_that_is_named_stays(tmp_path: Path, monkeypatch: pytest.Monkey
         parse_qconfig(config(DEVICE="cuda"))
     assert str(caught.value) == (
         "qconfig: DEVICE: expected auto, cpu or a GPU of this machine, got 'cuda'; it has no GPU that torch can use: "
-        "set DEVICE: auto, which takes a GPU where there is one, or DEVICE: cpu"
+        "set DEVICE: auto, which uses a GPU if there is one, or DEVICE: cpu"
     )
     path = tmp_path / "q.yaml"
     path.write_text(parse_qconfig(config()).to_yaml(), encoding="utf-8")

@@ -24,7 +24,7 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     page = render(report)
     assert "model.layers.0.mlp.up_proj.weight" in page and "BIT: 0" in page
     assert dict(report.in_float)["lm_head.weight"] == "HEAD.BIT: 0"
-    assert "Numbers on their grids" not in page and "Config to reproduce it" not in page
+    assert "Distributions on the grids" not in page and "Config to reproduce it" not in page
 
 
 def test_a_head_that_is_the_embedding_counts_once() -> None:

@@ -182,7 +182,7 @@ def test_a_choice_of_nothing_is_an_error_with_reasons() -> None:
     config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "slimming", "RATIO": 0.5}}
     smodel = SparseModel(perceptron(), config, torch.zeros(1, 6, dtype=torch.float64))
     with pytest.raises(
-        SparsebitError, match=r"nothing could be pruned.*Slimming finds nothing to score here"
+        SparsebitError, match=r"nothing could be pruned.*Slimming finds nothing to score in this layer"
     ):
         smodel.calc_params()
     with pytest.raises(SparsebitError, match=r"nothing could be pruned"):

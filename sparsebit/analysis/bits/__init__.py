@@ -1,1 +1,1 @@
-"""Widths for every layer: what each tensor loses at each width, and the choice under a budget."""
+"""Widths for every layer: the error of each tensor at each width, and the choice under a budget."""

@@ -17,14 +17,14 @@ from sparsebit.quantization import QuantModel
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Tensors that have one width together, and the layers whose rules give it to them."""
+    """Tensors that must have the same width, and the layers whose rules set it."""
 
     name: str
     side: Side
     tensors: tuple[str, ...]
     layers: tuple[str, ...]
     elements: int = 0
-    """Numbers that are stored: those of a weight."""
+    """Number of values that are stored; only weights are."""
     scales: int = 0
     zero_points: int = 0
 
@@ -55,7 +55,7 @@ class Product:
 
 
 def find_choices(qmodel: QuantModel, sides: tuple[Side, ...]) -> list[Choice]:
-    """Everything that can be chosen for on these sides, in the order of the graph."""
+    """All choices on these sides, in the order of the graph."""
     found: list[Choice] = []
     if "W" in sides:
         found += _weights(qmodel)
@@ -113,7 +113,7 @@ def _weights(qmodel: QuantModel) -> Iterator[Choice]:
 
 
 def _activations(qmodel: QuantModel) -> Iterator[Choice]:
-    """One width goes to all inputs of an operator, so tensors that meet in one (an addition) belong together."""
+    """All inputs of an operator have one width, so tensors that are combined in one (an addition) are one choice."""
     planned = [t for t in qmodel.plan.activations() if not qmodel.quantizers[t.name].fake_fused]
     deciders = {tensor.name: set(tensor.consumers) or _makers(qmodel, tensor.producer) for tensor in planned}
     groups: list[tuple[list[str], set[str]]] = []
@@ -135,7 +135,7 @@ def _activations(qmodel: QuantModel) -> Iterator[Choice]:
 
 
 def _makers(qmodel: QuantModel, producer: str) -> set[str]:
-    """Who decides the width of a tensor that no quantized operator reads: the operator that made it."""
+    """The operator that decides the width of a tensor that no quantized operator reads: the one that computes it."""
     consumers = {name for tensor in qmodel.plan.activations() for name in tensor.consumers}
     node: Node | None = next(n for n in qmodel.model.graph.nodes if n.name == producer)
     while node is not None and node.name not in consumers:
@@ -144,9 +144,9 @@ def _makers(qmodel: QuantModel, producer: str) -> set[str]:
 
 
 def _rule_names(qmodel: QuantModel, nodes: tuple[str, ...], *, one_by_one: bool = False) -> tuple[str, ...]:
-    """Names a rule may use: the dotted one of a module, the flat one of a function.
+    """Names that a rule may use: the dotted name of a module, the flat name of a function.
 
-    With ``one_by_one`` a module that is called twice goes by its flat names, which tell the calls apart.
+    With ``one_by_one`` a module that is called twice has its flat names, which distinguish the calls.
     """
     by_name = {node.name: node for node in qmodel.model.graph.nodes}
     modules = [str(node.target) for node in by_name.values() if node.op == "call_module"]

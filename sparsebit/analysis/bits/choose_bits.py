@@ -1,4 +1,4 @@
-"""Bits for every tensor under a budget of size, bit operations or measured time, and the curve they lie on."""
+"""Bits for every tensor under a budget of size, bit operations or measured time, and the curve of optimal choices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BitPoint:
-    """One point of the curve: no other widths have a smaller error at this cost."""
+    """One point of the curve: at this cost, no other widths have a smaller error."""
 
     cost: float
     error: float
@@ -35,13 +35,13 @@ class BitPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class LatencyTable:
-    """Seconds of the whole model, and what each width of each choice adds to or takes from it."""
+    """Seconds of the complete model, and how much each width of each choice changes them."""
 
     base: float
     change: Mapping[str, Mapping[int, float]]
 
     def seconds(self, bits: Mapping[str, int]) -> float:
-        """What the model should take with these widths.
+        """The predicted time of the model with these widths.
 
         Example:
             >>> LatencyTable(base=1.0, change={"fc": {8: 0.0, 32: 0.5}}).seconds({"fc": 32})
@@ -74,7 +74,7 @@ class BitChoice:
 
     @property
     def yaml(self) -> str:
-        """The same as the text of a file."""
+        """The same config as the text of a file."""
         return self.config.to_yaml()
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def choose_bits(
 ) -> BitChoice:
     """Choose the widths with the smallest total error within one budget.
 
-    The answer is exact for the numbers given: errors of single tensors add up, and so do their costs.
+    The result is optimal for the given numbers: errors of single tensors add up, and so do their costs.
 
     Args:
         found: what ``sensitivity`` measured.
@@ -187,7 +187,7 @@ def make_program(found: Sensitivity, kind: BudgetKind, table: LatencyTable | Non
 
 
 def pareto(program: Program, points: int = POINTS) -> tuple[BitPoint, ...]:
-    """Exact optima for budgets spread from the cheapest widths to those that lose least, cheapest first."""
+    """Exact optima for budgets between the cheapest widths and those with the smallest error, cheapest first."""
     low = program.cost(program.cheapest())
     best = {name: min(by, key=lambda width: (by[width], width)) for name, by in program.errors.items()}
     high = program.cost(best)
@@ -211,7 +211,7 @@ def config_of(found: Sensitivity, bits: Mapping[str, int]) -> QConfig:
 
 
 def measure_latencies(found: Sensitivity, measure: Callable[[QConfig], float]) -> LatencyTable:
-    """Ask for the time of the model with each tensor at each width, everything else as the config has it.
+    """Measure the time of the model with each tensor at each width, and everything else as in the config.
 
     Args:
         found: what ``sensitivity`` measured.
@@ -232,7 +232,7 @@ def measure_latencies(found: Sensitivity, measure: Callable[[QConfig], float]) -
 
 
 def _merged(pairs: list[PairCost]) -> list[PairCost]:
-    """One for each pair of choices: a tensor may meet a weight in several operators."""
+    """One product for each pair of choices: a tensor may be multiplied by a weight in several operators."""
     merged: dict[tuple[str, str], dict[tuple[int, int], float]] = {}
     for pair in pairs:
         costs = merged.setdefault((pair.first, pair.second), {})

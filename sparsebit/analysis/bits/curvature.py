@@ -1,4 +1,4 @@
-"""How much the outputs, or a loss, bend with each weight and activation: diagonals and traces by random probes.
+"""Curvature of the outputs, or of a loss, in each weight and activation: diagonals and traces from random probes.
 
 Without a loss the curvature is that of half the squared distance to the model's own float outputs, whose Hessian there
 is JᵀJ: no labels are needed. With e ~ N(0, 1) for every output, E[(Jᵀe)²] is its diagonal. With a loss, ``fisher`` is
@@ -24,7 +24,7 @@ Loss = Callable[..., Tensor]
 
 
 class Probe:
-    """One batch of a float run with gradients: what every weight and activation was, and how the result bends with it.
+    """One batch of a float run with gradients: every weight and activation, and the curvature of the result in it.
 
     ``values`` and ``curvature`` are by the name of the quantizer; the curvature is a tensor of the value's shape for
     ``fisher`` and one number (the mean of the diagonal) for ``hessian``.
@@ -107,7 +107,7 @@ class Probe:
 
     @contextlib.contextmanager
     def _kept(self, seen: dict[str, Tensor]) -> Iterator[None]:
-        """Let every activation pass through a tensor of its own, which gradients can be asked for."""
+        """Pass every activation through a separate tensor, for which a gradient can be computed."""
 
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
             kept = output.clone() if output.requires_grad else output.detach().clone().requires_grad_(True)

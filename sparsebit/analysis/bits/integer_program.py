@@ -1,7 +1,7 @@
 """One width for every choice: the smallest total error under a budget, found exactly by integer programming.
 
 One 0/1 variable for every choice and width; each choice takes exactly one. A cost that is a product of two widths (bit
-operations) gets a variable for every pair of them, tied to the single ones, so that the whole stays linear.
+operations) gets a variable for every pair of them, tied to the single ones, so that the program stays linear.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 from sparsebit.errors import missing_package
 
 Widths = Mapping[int, float]  # bits -> error or cost
-_TOLERANCE = 1e-6  # of the budget: what the solver holds for equal
+_TOLERANCE = 1e-6  # of the budget: the solver's tolerance for equality
 _SCALE = 1e4  # of the largest error: the solver's absolute tolerance is then 1e-10 of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairCost:
-    """A cost that depends on two choices: by their bits."""
+    """A cost that depends on the bits of two choices."""
 
     first: str
     second: str
@@ -34,7 +34,7 @@ class PairCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """Errors and costs; what costs nothing is left out of ``costs``."""
+    """Errors and costs; choices without a cost are omitted from ``costs``."""
 
     errors: Mapping[str, Widths]
     costs: Mapping[str, Widths] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Program:
     constant: float = 0.0
 
     def cost(self, bits: Mapping[str, int]) -> float:
-        """What a choice of widths costs."""
+        """The cost of a choice of widths."""
         single = sum(by[bits[name]] for name, by in self.costs.items())
         return self.constant + single + sum(p.costs[bits[p.first], bits[p.second]] for p in self.pairs)
 
@@ -51,7 +51,7 @@ class Program:
         return sum(by[bits[name]] for name, by in self.errors.items())
 
     def solve(self, budget: float) -> dict[str, int] | None:
-        """Widths with the smallest error at no more than ``budget``, or None if even the cheapest cost more.
+        """Widths with the smallest error at a cost of at most ``budget``; None if even the cheapest ones cost more.
 
         The budget is never exceeded. Choices within a millionth of it may be missed.
 
@@ -61,7 +61,7 @@ class Program:
             {'a': 8, 'b': 4}
         """
         found = self._minimize(self._errors(), budget)
-        if found is not None and self.cost(found) > budget:  # by less than the solver can tell
+        if found is not None and self.cost(found) > budget:  # by less than the solver's tolerance
             found = self._minimize(self._errors(), budget - _TOLERANCE * max(abs(budget), 1.0))
         if found is not None and self.cost(found) <= budget:
             return found
@@ -144,7 +144,7 @@ class Program:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """HiGHS now and then prints a line from C, whatever it is told; a program's standard output may be JSON."""
+    """HiGHS sometimes prints a line from C, even when told not to; a program's standard output may be JSON."""
     sys.stdout.flush()
     try:
         _flush_c()
@@ -165,13 +165,13 @@ def _silenced() -> Iterator[None]:
 
 
 def _flush_c() -> None:
-    """Let C write out what it holds back; only where the C library can be asked for by no name."""
+    """Flush C's output buffers, on systems where the C library can be opened without a name."""
     if os.name == "posix":
         ctypes.CDLL(None).fflush(None)
 
 
 def require_scipy() -> tuple[Any, Any]:
-    """The solver, or how to install it."""
+    """The solver; if it is missing, an error that says how to install it."""
     try:
         from scipy import optimize, sparse
     except ImportError as error:

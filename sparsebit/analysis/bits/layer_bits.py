@@ -1,4 +1,4 @@
-"""A config with other bits for some layers, as SPECIFIC rules that come after all others."""
+"""A config with different bits for some layers, as SPECIFIC rules after all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOAT = 32  # bits of a number that is not quantized
 def with_layer_bits(
     config: QConfig, weights: Mapping[str, int] | None = None, inputs: Mapping[str, int] | None = None
 ) -> QConfig:
-    """``config`` with the weight and the input of some layers, by name, at other widths; ``FLOAT`` leaves them alone.
+    """``config`` with other widths for the weight and the input of some layers; ``FLOAT`` leaves them in float.
 
     Example:
         >>> changed = with_layer_bits(load_qconfig("w4a8"), weights={"layer1.0.conv1": 2}, inputs={"fc": FLOAT})

@@ -1,4 +1,4 @@
-"""The error that each tensor causes at each width, with everything else in float."""
+"""The error that each tensor causes at each width while everything else is in float."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sensitivity:
     config: QConfig
     products: tuple[Product, ...] = ()
     other_bytes: int = 0
-    """Of the parameters that nothing is chosen for."""
+    """Bytes of the parameters that nothing is chosen for."""
 
     _repr_html_ = in_notebook
 
@@ -59,11 +59,11 @@ class Sensitivity:
         return float(total)
 
     def error(self, bits: Mapping[str, int]) -> float:
-        """The sum of the errors, which is what is minimized: errors of different tensors are assumed independent."""
+        """The sum of the errors, which is minimized: errors of different tensors are assumed independent."""
         return sum(self.errors[name][width] for name, width in bits.items())
 
     def uniform(self, bits: int) -> dict[str, int]:
-        """The same width for everything, or the nearest one it can have."""
+        """The same width for every choice, or the nearest one that the choice can have."""
         return {name: min(by, key=lambda width: abs(width - bits)) for name, by in self.errors.items()}
 
     def table(self) -> Table:
@@ -115,7 +115,7 @@ def sensitivity(
 
     Args:
         model: in evaluation mode; not changed.
-        config: what everything else is quantized by: scheme, observers, target. Its recovery steps are left out.
+        config: how everything else is quantized: scheme, observers, target. Its recovery steps are left out.
         data: batches, as for ``QuantModel.calibrate``; used to calibrate and to measure.
         example_inputs, example_kwargs: as for ``QuantModel``.
         bits: widths to try; 32 is float. Widths that the target cannot run are skipped.
@@ -140,7 +140,7 @@ def sensitivity(
     if not choices:
         raise SparsebitError(
             "there is nothing to choose bits for",
-            hint="the config quantizes no tensor on these sides; print the plan",
+            hint="the config quantizes none of these tensors; print(qmodel.plan) shows the reason for each",
         )
     calls = list(calls_of(qmodel, kept))
     rest = [targets(batch) if targets else qmodel.inputs.batch(batch).rest for batch in kept]
@@ -243,6 +243,6 @@ def _allowed(config: QConfig, side: Side, bits: Sequence[int]) -> list[int]:
 
 def _without_recovery(config: QConfig) -> QConfig:
     overrides = ["SCHEDULE.RECOVERY=[]"]
-    if config.W.QUANTIZER.TYPE == "adaround":  # it would learn for minutes at every width
+    if config.W.QUANTIZER.TYPE == "adaround":  # learning would take minutes at every width
         overrides.append("W.QUANTIZER.TYPE=uniform")
     return load_qconfig(config, overrides)

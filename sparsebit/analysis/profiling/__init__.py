@@ -1,1 +1,1 @@
-"""Where a quantized model errs: every layer and tensor against float."""
+"""The error of every layer and tensor of a quantized model, relative to float."""

@@ -1,4 +1,4 @@
-"""How far a rounded tensor is from the exact one, added up batch by batch."""
+"""The difference between a rounded tensor and the exact one, accumulated batch by batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Agreement:
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor) -> Agreement:
-        """One pair of tensors of any, equal shape."""
+        """The sums of one pair of tensors of equal shape."""
         x, y = exact.detach().float(), rounded.detach().float()
         sums = torch.stack([_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y)]).tolist()
         return cls(signal=sums[0], noise=sums[1], product=sums[2], other=sums[3], count=x.numel())
@@ -55,14 +55,14 @@ class Agreement:
 
     @property
     def relative(self) -> float:
-        """Noise power over signal power; 0 is exact, 1 is as bad as answering zero."""
+        """Noise power divided by signal power; 0 is exact, 1 is as bad as a result of zeros."""
         if self.signal > 0:
             return self.noise / self.signal
         return 0.0 if self.noise == 0 else math.inf
 
     @property
     def sqnr_db(self) -> float:
-        """Signal to quantization noise, in decibels; infinite where nothing was changed."""
+        """Signal-to-quantization-noise ratio in decibels; infinite if the tensors are equal."""
         if self.relative == 0:
             return math.inf
         return -10 * math.log10(self.relative) if math.isfinite(self.relative) else -math.inf
@@ -87,19 +87,19 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def outputs_agree(exact: Iterable[Tensor], rounded: Any) -> Agreement:
-    """Everything of floating point that a model returns, as one: ``exact`` from ``float_outputs``."""
+    """All floating-point outputs of a model together: ``exact`` comes from ``float_outputs``."""
     pairs = zip(exact, float_outputs(rounded), strict=True)
     return sum((Agreement.of(x, y) for x, y in pairs), Agreement())
 
 
 def float_outputs(outputs: Any) -> list[Tensor]:
-    """The tensors of floating point in what a model returned, whatever they are packed in."""
+    """The floating-point tensors in the output of a model, in containers of any kind."""
     leaves = pytree.tree_leaves(outputs)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
 def decibels(value: float | None) -> str:
-    """An SQNR for a person; infinite where nothing was changed, None where nothing was measured.
+    """An SQNR as text; infinite if nothing was changed, None if nothing was measured.
 
     Example:
         >>> decibels(31.26), decibels(math.inf), decibels(None)

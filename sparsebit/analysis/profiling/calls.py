@@ -1,4 +1,4 @@
-"""Batches of data as calls of a quantized model, and its quantizers switched for a while."""
+"""Batches of data as calls of a quantized model, and quantizers switched temporarily."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def calls_of(
 
 @contextlib.contextmanager
 def only(qmodel: QuantModel, names: Iterable[str]) -> Iterator[None]:
-    """Inside the block the quantizers of these names snap and all others pass; evaluation mode, no gradients."""
+    """Inside the block only the quantizers of these names quantize; evaluation mode, no gradients."""
     wanted = set(names)
     with (
         evaluating(qmodel),

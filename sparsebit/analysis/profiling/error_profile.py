@@ -19,13 +19,13 @@ from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.storage.typed import to_plain
 
-HARMLESS_DB = 30.0  # a layer above this does no harm
-STANDS_OUT = 3.0  # times the noise of the middle layer
+HARMLESS_DB = 30.0  # a layer above this is accurate enough
+STANDS_OUT = 3.0  # times the noise of the median layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerError:
-    """The result of one operator that reads quantized tensors, against its float result."""
+    """The result of one operator that reads quantized tensors, compared with its float result."""
 
     name: str
     node: str
@@ -39,18 +39,18 @@ class LayerError:
 
     @property
     def worst(self) -> TensorError | None:
-        """The one of its tensors that loses most."""
+        """The tensor of this layer with the largest error."""
         tensors = [*self.inputs, *([self.weight] if self.weight else [])]
         return min(tensors, key=lambda tensor: tensor.agreement.sqnr_db, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """A layer that is better left in float, and why."""
+    """A layer that should stay in float, and the reason."""
 
     layer: str
     share: float
-    """Its part of the noise that all layers make, each by itself and relative to its signal."""
+    """Its share of the noise of all layers, each quantized alone and relative to its signal."""
     sqnr_db: float
     because: str
 
@@ -60,14 +60,14 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorProfile:
-    """Errors of every layer and tensor. Print it, take ``to_dict()``, or ask ``keep_float()``."""
+    """Errors of every layer and tensor. Print it, or call ``to_dict()`` or ``keep_float()``."""
 
     layers: tuple[LayerError, ...]
     tensors: tuple[TensorError, ...]
     output: Agreement
-    """Everything the model returns, quantized against float."""
+    """All outputs of the model: quantized compared with float."""
     left_float: dict[str, str] = field(default_factory=dict)
-    """Operators that read float numbers anyway, each with the reason."""
+    """Operators that compute in float, each with the reason."""
     batches: int = 0
 
     _repr_html_ = in_notebook
@@ -82,9 +82,9 @@ class ErrorProfile:
         return found
 
     def keep_float(self, most: int = 3) -> tuple[Advice, ...]:
-        """Layers that make far more noise than the others do, the worst first, at most so many.
+        """At most ``most`` layers that cause far more noise than the others, the worst first.
 
-        A layer is named where it makes at least three times the noise of the middle one and its own result has less
+        A layer is listed if it causes at least three times the noise of the median layer and its own result has less
         than 30 dB. Where every layer is equally bad none is named: then all of them need more bits.
         """
         if not self.layers:
@@ -162,14 +162,14 @@ class ErrorProfile:
             lines.append(Text("keep in float:"))
             lines += [Text(f"  {item}") for item in advice]
         else:
-            lines.append(Text("no layer stands out: leaving single ones in float would change little"))
+            lines.append(Text("no layer stands out: keeping single layers in float would change little"))
         return Group(self.table(), *lines)
 
     __str__ = as_text
 
 
 def _because(layer: LayerError, share: float) -> str:
-    text = f"it makes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} by itself)"
+    text = f"it causes {share:.0%} of the noise of all layers ({decibels(layer.alone.sqnr_db)} by itself)"
     worst = layer.worst
     if worst is None or math.isinf(worst.agreement.sqnr_db):
         return text

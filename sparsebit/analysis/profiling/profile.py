@@ -1,4 +1,4 @@
-"""The verb: run some data through the float and the quantized model and add up where they part."""
+"""``profile``: run data through the float and the quantized model, and measure the error of each layer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sparsebit.graph.ops import op_name
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.compare import compare_operators
 
-FUSED = "it is computed inside"  # an activation in the operator before it: nothing to round in between
+FUSED = "it is computed inside"  # an activation fused into the operator before it: nothing is rounded between them
 
 
 def profile(
     qmodel: QuantModel, data: Any, batches: int | None = None, *, progress: bool | None = None
 ) -> ErrorProfile:
-    """Measure every layer of a calibrated model against float, alone and with quantized inputs.
+    """Compare every layer of a calibrated model with float, alone and with quantized inputs.
 
     Args:
-        qmodel: calibrated; whether its quantizers are on does not matter, and is left as it is.
+        qmodel: calibrated; its quantizers may be on or off, and are restored.
         data: a tensor, or batches as ``QuantModel.calibrate`` takes them.
         batches: how many of them to use; all by default.
         progress: show a bar or not; by default on a terminal.
@@ -79,7 +79,7 @@ def _add(sums: dict[str, Agreement], results: Iterator[Any]) -> None:
 
 @contextlib.contextmanager
 def _watched(sums: dict[str, TensorSums]) -> Iterator[None]:
-    """Show activations to the sums. The comparison runs each quantizer switched off on the float stream first."""
+    """Add activations to the sums. The comparison first runs each quantizer, switched off, on the float stream."""
 
     def see(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         assert isinstance(module, Quantizer)
@@ -112,7 +112,7 @@ def _layers(
         name = node.name if name in names else name  # a module that is called twice
         names.add(name)
         mine = read.get(node.name, [])
-        if not mine and node.op == "call_module":  # it brings quantizers of its own
+        if not mine and node.op == "call_module":  # it has its own quantizers
             inside = [
                 m for m in qmodel.model.get_submodule(str(node.target)).modules() if isinstance(m, Quantizer)
             ]

@@ -18,7 +18,7 @@ MUCH_CLIPPED = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class TensorError:
-    """What one quantizer meets and what it makes of it."""
+    """The input of one quantizer, and the error of its output."""
 
     name: str
     side: str
@@ -31,7 +31,7 @@ class TensorError:
     """Smallest and largest number the grid can hold, over all its scales."""
     grid_hi: float
     clipped: float
-    """Part of the numbers that lie beyond the end of their grid."""
+    """Fraction of the numbers outside the range of their grid."""
     std: float
     agreement: Agreement
 
@@ -41,7 +41,7 @@ class TensorError:
         return max(abs(self.lo), abs(self.hi)) / self.std if self.std > 0 else 0.0
 
     def why(self) -> str:
-        """What makes its error as large as it is, in words."""
+        """The cause of its error, in words."""
         if self.clipped >= MUCH_CLIPPED:
             return f"{self.clipped:.1%} of it lies outside its grid, {self.grid_lo:.3g} to {self.grid_hi:.3g}"
         if self.tail >= LONG_TAIL:
@@ -56,7 +56,7 @@ class TensorError:
 
 @dataclass
 class TensorSums:
-    """Adds up what passes one quantizer; ``finish`` makes the result."""
+    """Accumulates statistics of one quantizer's input; ``finish`` returns the result."""
 
     quantizer: Quantizer
     lo: float = math.inf
@@ -68,7 +68,7 @@ class TensorSums:
     agreement: Agreement = field(default_factory=Agreement)
 
     def add(self, x: Tensor) -> None:
-        """Take one more batch of it, as the float model has it."""
+        """Add one batch of the tensor, from the float model."""
         if not x.numel():
             return
         x = self.quantizer.prepare(x.detach().float())
@@ -84,7 +84,7 @@ class TensorSums:
         self.agreement += Agreement.of(x, self.quantizer.snap(x))
 
     def finish(self) -> TensorError | None:
-        """None where nothing passed."""
+        """The result; None if the quantizer received no data."""
         count = self.agreement.count
         if not count:
             return None

@@ -1,1 +1,1 @@
-"""What every kind of config is read, checked and described with."""
+"""The engine that reads, checks and describes every kind of config."""

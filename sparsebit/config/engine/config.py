@@ -1,4 +1,4 @@
-"""What every config is: read from a file, a preset or plain data, checked once, unchangeable, written back."""
+"""The base of all configs: read from a file, a preset or plain data, checked once, immutable, written back."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class Config(Section, init=False):
     It cannot be changed; ``load_config(type, config, ["KEY=VALUE"])`` makes another one.
     """
 
-    NAME: ClassVar[str]  # of a config that came from no file
+    NAME: ClassVar[str]  # of a config that was not read from a file
     TITLE: ClassVar[str]  # of its JSON schema
     PAGE: ClassVar[str]  # the how-to page that explains it
-    LEAST: ClassVar[str]  # what an empty one lacks
+    LEAST: ClassVar[str]  # the least that a config must contain
     EXAMPLE: ClassVar[str]  # of an override
     PRESETS: ClassVar[str] = ""  # the folder of its presets in this package
     SYNONYMS: ClassVar[Mapping[str, str]] = {}  # other words for a part of a preset's name
 
-    DEVICE: str = key(DEVICE, "The device to work on; auto takes a GPU if there is one.", default="auto")
+    DEVICE: str = key(DEVICE, "The device to use; auto selects a GPU if there is one.", default="auto")
 
     def __init__(self, **data: Any) -> None:
         self._fill(data, self.NAME, {})
 
     def _fill(self, data: Mapping[str, Any], source: str, origins: Mapping[str, str]) -> None:
-        """Read all keys and check what goes together; raise one ``ConfigError`` with everything that is wrong.
+        """Read all keys and check their combinations; raise one ``ConfigError`` with all mistakes.
 
-        ``origins`` says which keys came from somewhere else than ``source``: key path to a description of it.
+        ``origins`` maps the paths of keys that do not come from ``source`` to a description of their origin.
         """
         found = Findings()
         for name, value in build_fields(type(self), read_keys(type(self), data, "", found)).items():
@@ -63,7 +63,7 @@ class Config(Section, init=False):
         return made
 
     def conflicts(self) -> Iterable[Problem]:
-        """Everything wrong beyond single values: settings that cannot be used together."""
+        """All settings that cannot be used together."""
         return ()
 
     @classmethod
@@ -87,14 +87,14 @@ class Config(Section, init=False):
         return found
 
     def settle_device(self: C, count_gpus: Callable[[], int]) -> C:
-        """The same config on a device this machine has: ``auto`` is the first GPU if there is one, else the CPU."""
+        """The same config with a device of this machine: ``auto`` is the first GPU if there is one, else the CPU."""
         device, index = self.DEVICE, self.DEVICE.partition(":")[2]
         if device == "auto":
             device = "cuda" if count_gpus() else "cpu"
         elif device.startswith("cuda") and int(index or 0) >= (gpus := count_gpus()):
             has = f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "no GPU that torch can use"
             expected = "auto, cpu or a GPU of this machine"
-            hint = f"it has {has}: set DEVICE: auto, which takes a GPU where there is one, or DEVICE: cpu"
+            hint = f"it has {has}: set DEVICE: auto, which uses a GPU if there is one, or DEVICE: cpu"
             raise_problems(
                 self.source, [Problem(path="DEVICE", expected=expected, got=repr(device), hint=hint)]
             )
@@ -118,7 +118,7 @@ def shipped_presets(folder: str) -> dict[str, Traversable]:
 
 
 def load_config(kind: type[C], source: Source | C, overrides: Sequence[str] = ()) -> C:
-    """Read a config of this kind from a file, a preset's name, a mapping or another config, and check all of it."""
+    """Read a config of this kind from a file, a preset's name, a mapping or another config, and check it completely."""
     if isinstance(source, kind) and not overrides:
         return source
     data, label = _read(kind, source)
@@ -127,7 +127,7 @@ def load_config(kind: type[C], source: Source | C, overrides: Sequence[str] = ()
 
 
 def _read(kind: type[Config], source: object) -> tuple[dict[str, Any], str]:
-    """Plain data, and what to call it in messages."""
+    """Plain data, and its name in messages."""
     if isinstance(source, kind):
         return source.to_dict(), source.source
     if isinstance(source, Mapping):
@@ -143,7 +143,7 @@ def _read(kind: type[Config], source: object) -> tuple[dict[str, Any], str]:
 
 
 def read_file(kind: type[Config], source: str | os.PathLike[str]) -> dict[str, Any]:
-    """The plain data of a YAML file; an error that says what is wrong with the file where it cannot be read."""
+    """The plain data of a YAML file; if it cannot be read, the error says why."""
     label = os.fsdecode(source)
     path, named = Path(label), label if len(label) <= 4096 else show(label)
     try:
@@ -170,7 +170,7 @@ def read_file(kind: type[Config], source: str | os.PathLike[str]) -> dict[str, A
 
 
 def check_top(kind: type[Config], data: object, label: str) -> dict[str, Any]:
-    """A plain copy of a config's data, which must be keys in words."""
+    """A plain copy of a config's data, whose keys must be strings."""
     try:
         data = plain(data)
     except RecursionError:
@@ -186,7 +186,7 @@ def check_top(kind: type[Config], data: object, label: str) -> dict[str, Any]:
 
 
 def apply_overrides(kind: type[Config], data: dict[str, Any], overrides: Sequence[str]) -> dict[str, str]:
-    """Set each override in ``data``; returns where each key came from."""
+    """Set each override in ``data``; returns the origin of each key."""
     origins: dict[str, str] = {}
     problems: list[Problem] = []
     for text in (overrides,) if isinstance(overrides, str) else overrides:

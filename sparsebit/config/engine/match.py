@@ -1,4 +1,4 @@
-"""Patterns against the layers of a model: which ones match nothing, and what was probably meant."""
+"""Compare patterns with the layers of a model: which patterns match nothing, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import NamedTuple
 from sparsebit.config.engine.problems import Problem, show
 from sparsebit.config.engine.specific import OP, Rule
 
-_AROUND = "*._?"  # what a pattern may have around the name it is about
+_AROUND = "*._?"  # characters that a pattern may have around a name
 
 
 class Layer(NamedTuple):
-    """One operator of the model, by every name a pattern may use for it."""
+    """One operator of the model, with every name that a pattern may use for it."""
 
     names: tuple[str, ...]  # dotted module name, flat graph name
     op: str | None = None  # canonical operator, such as conv2d
 
 
 def unmatched_rules(path: str, rules: Iterable[Rule], layers: Iterable[Layer]) -> Iterator[Problem]:
-    """A problem for each rule whose pattern fits no layer."""
+    """A problem for each rule whose pattern matches no layer."""
     known = list(layers)
     names = {name for layer in known for name in layer.names}
     operators = {layer.op for layer in known if layer.op is not None}
@@ -36,7 +36,7 @@ def unmatched_rules(path: str, rules: Iterable[Rule], layers: Iterable[Layer]) -
 
 
 def unmatched_patterns(path: str, patterns: Iterable[str], names: Iterable[str]) -> Iterator[Problem]:
-    """A problem for each pattern that fits no module."""
+    """A problem for each pattern that matches no module."""
     known = set(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
@@ -45,7 +45,7 @@ def unmatched_patterns(path: str, patterns: Iterable[str], names: Iterable[str])
 
 
 def _advice(pattern: str, names: Iterable[str], kind: str) -> str:
-    """What was probably meant: the same name with stars, since a pattern must match all of a name, or a similar one."""
+    """What was probably meant: the pattern with stars, because it must match a complete name, or a similar name."""
     core = pattern.strip(_AROUND)
     for wider in (f"{core}.*", f"*.{core}", f"*.{core}.*", f"*{core}*") if core else ():
         if matched := sorted(name for name in names if fnmatchcase(name, wider)):
@@ -56,10 +56,10 @@ def _advice(pattern: str, names: Iterable[str], kind: str) -> str:
 
 
 def nearest_name(pattern: str, names: Iterable[str]) -> str | None:
-    """The name, or the part of one, that comes closest to a pattern.
+    """The name, or part of a name, that is most similar to a pattern.
 
-    Patterns rarely spell whole names, so prefixes (``layer1.0`` of ``layer1.0.conv1``) and single parts (``conv1``)
-    are compared as well, all without the stars.
+    Patterns rarely contain complete names, so prefixes (``layer1.0`` of ``layer1.0.conv1``) and single parts
+    (``conv1``) are compared as well, all without the stars.
 
     Example:
         >>> nearest_name("layr1.*", ["layer1.0.conv1", "layer1.0.bn1", "fc"])

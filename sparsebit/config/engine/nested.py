@@ -1,4 +1,4 @@
-"""Keys inside keys: walking and setting values in the nested mappings that YAML gives."""
+"""Nested mappings from YAML: iterate over their values, and set values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def leaves(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted paths to everything that is neither a mapping nor null, which leaves a key as it is.
+    """Dotted paths to all values that are not mappings; null values are omitted, because they leave a key unchanged.
 
     Example:
         >>> list(leaves({"QSCHEME": "x", "QUANTIZER": {"BIT": 4, "TYPE": None}}))
@@ -21,7 +21,7 @@ def leaves(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def section_at(data: dict[str, Any], parts: Sequence[str]) -> dict[str, Any] | None:
-    """The section at a path, made on the way where there is none; None where something else is in the way."""
+    """The section at a path, created if it does not exist; None if a value that is not a section is in the way."""
     found: Any = data
     for part in parts:
         if found.get(part) is None:
@@ -33,7 +33,7 @@ def section_at(data: dict[str, Any], parts: Sequence[str]) -> dict[str, Any] | N
 
 
 def plain(value: Any) -> Any:
-    """A copy in which every mapping is a dict and every list is new."""
+    """A copy in which every mapping is a dict and every list is copied."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value

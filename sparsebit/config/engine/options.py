@@ -1,4 +1,4 @@
-"""Settings of one plug-in by name."""
+"""The options of one plug-in, by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Scalar = bool | int | float | str
 
 
 class Options(Mapping[str, Scalar]):
-    """A mapping that cannot change, so that what holds it can be hashed.
+    """An immutable mapping, so that objects that hold it can be hashed.
 
     Example:
         >>> Options({"alpha": 0.001})

@@ -1,4 +1,4 @@
-"""The plug-ins a config may name: what each is called, where it can be used, and which options it takes.
+"""The plug-ins that a config may name: their names, where each can be used, and its options.
 
 The options of a plug-in are the fields of a dataclass: their names, their types (``Annotated`` with a ``Read`` where
 only some values are right), and what its ``__post_init__`` refuses. Those of the built-in plug-ins are declared in this
@@ -22,7 +22,7 @@ from sparsebit.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class PlugInRule:
-    """What a config must know of a plug-in.
+    """What a config must know about a plug-in.
 
     Attributes:
         spellings: other names it is read by.
@@ -36,7 +36,7 @@ class PlugInRule:
 
     @property
     def option_names(self) -> tuple[str, ...] | None:
-        """The names OPTIONS may hold; None for any."""
+        """The names that OPTIONS may contain; None for any."""
         if self.options is None or isinstance(self.options, tuple):
             return self.options
         return (
@@ -65,7 +65,7 @@ class PlugIns(Registry[R]):
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The name that each other spelling stands for."""
+        """The name for each alternative spelling."""
         return {spelling: name for name, rule in self.items() for spelling in rule.spellings}
 
     def canonical(self, name: str) -> str:
@@ -74,7 +74,7 @@ class PlugIns(Registry[R]):
         return self.aliases.get(spelled, spelled)
 
     def add(self, name: str, rule: R | None = None) -> None:
-        """Let configs name a plug-in. Without a ``rule`` a known name keeps its own, and a new one has the default.
+        """Make a plug-in's name valid in configs. Without a ``rule``, a known name keeps its own.
 
         A new rule without spellings keeps those that are known.
         """
@@ -90,7 +90,7 @@ class PlugIns(Registry[R]):
             self.register(spelled, replace=True)(rule or self._default())
 
     def reader(self) -> Read:
-        """Reads the name of a plug-in, built in or registered from outside."""
+        """Reads the name of a plug-in, built in or registered by a user."""
         expected = f"the name of {with_article(self.kind)}"
 
         def parse(value: object) -> str:
@@ -116,7 +116,7 @@ def name_to_register(kind: type[Any], name: str | None, decorator: str) -> str:
 def wrong_options(
     plug_in: str, rule: PlugInRule, options: Mapping[str, object], *, at: str = "", chosen_by: str = ""
 ) -> list[Problem]:
-    """What is wrong with the options given to a plug-in. The path of a problem is the option, or empty for all of them.
+    """The mistakes in the options of a plug-in. The path of a problem is the option, or empty for all options.
 
     ``at`` is the key that holds the options, and ``chosen_by`` the key that names the plug-in, for complete paths.
     """
@@ -147,7 +147,7 @@ class Settings:
 
 
 def wrong_values(plug_in: str, kind: type[Any], values: Mapping[str, object]) -> Iterator[Problem]:
-    """The values that do not fit the annotations of a dataclass."""
+    """The values that do not have the annotated types of a dataclass."""
     hints = _types_of(kind)  # type: ignore[arg-type]  # every class can be hashed
     for name, value in values.items():
         if expected := _mismatch(hints.get(name), value):
@@ -164,7 +164,7 @@ def _types_of(kind: type[Any]) -> Mapping[str, Any]:
 
 
 def _mismatch(kind: Any, value: object) -> str:
-    """What a value of this type is in words, where ``value`` is not one."""
+    """The expected type in words, if ``value`` does not have it."""
     if get_origin(kind) is Annotated:
         base, *details = get_args(kind)
         if _mismatch(base, value):
@@ -190,7 +190,7 @@ def _mismatch(kind: Any, value: object) -> str:
 
 
 def _refusals(plug_in: str, kind: type[Any], options: Mapping[str, object]) -> Iterator[Problem]:
-    """What the plug-in itself refuses when it is made with these options."""
+    """The errors that the plug-in itself raises when it is created with these options."""
     got = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "no options"
     try:
         kind(**options)

@@ -1,4 +1,4 @@
-"""What is wrong with a config, gathered so that everything is reported at once."""
+"""The mistakes in a config, collected so that all are reported at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Problem:
     expected: str = ""
     got: str = ""
     hint: str = ""
-    source: str = ""  # when it came from somewhere else than the rest of the config, such as an override
-    keys: frozenset[str] = frozenset()  # every key whose value plays a part
+    source: str = ""  # if it came from elsewhere than the rest of the config, such as an override
+    keys: frozenset[str] = frozenset()  # every key involved
 
     def __str__(self) -> str:
         expected = f"expected {self.expected}" if self.expected else ""
@@ -40,7 +40,7 @@ class Problem:
 
 
 class ConfigProblems(ConfigError):
-    """Everything wrong with one config. ``problems`` holds all the parts; the message shows the first of them."""
+    """All mistakes in one config. ``problems`` holds all of them; the message shows the first ones."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source, self.problems = source, tuple(problems)
@@ -63,13 +63,13 @@ class ConfigProblems(ConfigError):
 
 
 def raise_problems(source: str, problems: Iterable[Problem]) -> None:
-    """Raise them all as one error; return when there are none."""
+    """Raise one error for all problems; return if there are none."""
     if found := tuple(dict.fromkeys(problems)):
         raise ConfigProblems(source, found)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, in any capitals; None when nothing is close.
+    """The name that was probably meant, ignoring case; None if no name is similar.
 
     Example:
         >>> nearest("Bitt", ["BIT", "TYPE"])
@@ -95,15 +95,15 @@ def either(words: Iterable[str]) -> str:
 
 
 def shorten(text: str) -> str:
-    """The text, cut to a part of a line."""
+    """The text, shortened to part of a line."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def show(value: object) -> str:
-    """A value as it appears in a message: never longer than a part of a line."""
+    """A value as it is shown in a message, never longer than part of a line."""
     if isinstance(value, str | bytes):
         value = value[: 2 * _LONGEST]
     try:
         return shorten(repr(dict(value) if isinstance(value, dict) else value))
     except ValueError:  # Python refuses to print integers of thousands of digits
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"

@@ -1,4 +1,4 @@
-"""From a section to the JSON schema that editors read: keys and values, but not what goes together."""
+"""The JSON schema of a section, for editors: keys and values, but not their valid combinations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def schema_text(kind: type[Config]) -> str:
 
 
 def _object(kind: type[Section], definitions: dict[str, Any]) -> dict[str, Any]:
-    """What one section may hold; the sections inside it go to ``definitions``."""
+    """The schema of one section; its inner sections are added to ``definitions``."""
     properties, required = dict[str, Any](), list[str]()
     for name, key in keys_of(kind).items():
         inside = key.section

@@ -1,4 +1,4 @@
-"""Sections: the keys a config may have, declared once as dataclass fields, and the one reader of all of them.
+"""Sections: the keys of a config, declared once as dataclass fields, and the reader for all of them.
 
 A field says how its value is read, what it means and what it is when it is left out. Reading finds everything that is
 wrong in one pass; the same declaration writes the config back and gives the JSON schema for editors.
@@ -18,7 +18,7 @@ S = TypeVar("S", bound="Section")
 
 @dataclass(frozen=True)
 class Key:
-    """What is declared about one key."""
+    """The declaration of one key."""
 
     doc: str
     read: Read | None = None  # how its value is read; None for a section
@@ -30,7 +30,7 @@ class Key:
 
 
 def key(read: Read, doc: str, *, default: Any = MISSING, required_as: Any = MISSING) -> Any:
-    """A field for one value. ``required_as`` makes it required: what takes its place where it is missing or wrong."""
+    """A field for one value. ``required_as`` makes it required, and is the stand-in if it is missing or wrong."""
     required = required_as is not MISSING
     return field(
         default=required_as if required else default, metadata={"key": Key(doc, read, required=required)}
@@ -38,7 +38,7 @@ def key(read: Read, doc: str, *, default: Any = MISSING, required_as: Any = MISS
 
 
 def section(kind: type[Section], doc: str) -> Any:
-    """A field that holds a section. Left out, it is read as an empty one."""
+    """A field that holds a section. If omitted, it is read as an empty one."""
     return field(default_factory=kind, metadata={"key": Key(doc, section=kind)})
 
 
@@ -46,7 +46,7 @@ def section(kind: type[Section], doc: str) -> Any:
 class Section:
     """A group of keys. Every subclass becomes a frozen keyword-only dataclass of ``key`` and ``section`` fields."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong somewhere else, with where that is
+    elsewhere: ClassVar[Mapping[str, str]] = {}  # keys that belong elsewhere, with their correct place
     needs_one_of: ClassVar[tuple[str, ...]] = ()  # keys of which one must be given, for the schema
 
     def __init_subclass__(cls, *, init: bool = True) -> None:
@@ -54,7 +54,7 @@ class Section:
 
     @classmethod
     def prepare(cls, data: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """The data in the form that the keys expect. Raises ``Refused`` where keys contradict each other."""
+        """The data in the form that the keys expect. Raises ``Refused`` if keys contradict each other."""
         return data
 
 
@@ -65,24 +65,24 @@ def keys_of(kind: type[Section]) -> dict[str, Key]:
 
 
 class Findings:
-    """What was found wrong while reading, and which keys therefore hold a stand-in."""
+    """The mistakes found while reading, and which keys hold a stand-in because of them."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.wrong: set[str] = set()
 
     def add(self, path: str, error: Refused, value: object) -> None:
-        """A value that was refused."""
+        """Record a refused value."""
         self.problems.append(Problem(path=path, expected=error.expected, got=show(value), hint=error.hint))
         self.wrong.add(path)
 
     def depends(self, problem: Problem) -> bool:
-        """Whether a problem may only be due to a stand-in."""
+        """Whether a problem may be caused only by a stand-in."""
         keys = problem.keys or {problem.path}
         return any(one == path or one.startswith(f"{path}.") for path in self.wrong for one in keys)
 
     def placed(self, origins: Mapping[str, str]) -> Iterator[Problem]:
-        """The problems, each with the source its key came from where that is not the config itself."""
+        """The problems, each with the source of its key if that is not the config itself."""
         for problem in self.problems:
             for name, origin in origins.items():
                 if problem.path == name or problem.path.startswith((f"{name}.", f"{name}[")):
@@ -101,7 +101,7 @@ def read_keys(
 ) -> dict[str, Any]:
     """The values that ``data`` gives to the keys of a section, section by section.
 
-    What is not ``complete`` is what a rule for some layers sets, where nothing is required.
+    If not ``complete``, the data is a rule for some layers, in which no key is required.
     """
     if data is None or isinstance(data, Section):
         data = {} if data is None else write_section(data)
@@ -189,7 +189,7 @@ def flatten(values: Section | Mapping[str, Any], names: Iterable[str] | None = N
 
 
 def write_section(values: Section) -> dict[str, Any]:
-    """Plain dicts, lists and scalars that are read as an equal section; what is not set is left out."""
+    """Plain dicts, lists and scalars that are read as an equal section; unset keys are omitted."""
     written: dict[str, Any] = {}
     for name, declared in keys_of(type(values)).items():
         value = getattr(values, name)

@@ -1,4 +1,4 @@
-"""SPECIFIC: settings for some layers, read from every form they may be written in.
+"""SPECIFIC: settings for some layers, in any of the accepted notations.
 
     SPECIFIC: [{conv1: [QUANTIZER.BIT, 8], "*norm*": [QUANTIZER.DISABLE, True]}]     one dict in a list, as ever
     SPECIFIC: {conv1: [QUANTIZER.BIT, 8]}                                            the dict alone
@@ -68,7 +68,7 @@ def rules(settings: type[Section]) -> Any:
 
 
 def write_rules(rules: Sequence[Rule]) -> list[dict[str, list[Any]]]:
-    """The rules in the old form; a pattern that comes back starts a further dict, since order matters."""
+    """The rules in the old form; a repeated pattern starts another dict, because order matters."""
     written: list[dict[str, list[Any]]] = []
     for rule in rules:
         if not written or rule.pattern in written[-1]:
@@ -79,7 +79,7 @@ def write_rules(rules: Sequence[Rule]) -> list[dict[str, list[Any]]]:
 
 
 def _entries(value: object, path: str, found: Findings) -> Iterator[tuple[str, str, object]]:
-    """Each pattern with its settings, and where it is."""
+    """Each pattern with its settings and its path in the config."""
     groups: Sequence[object] = [value] if isinstance(value, Mapping) else ()
     if isinstance(value, list | tuple):
         groups = value
@@ -103,7 +103,7 @@ def _entries(value: object, path: str, found: Findings) -> Iterator[tuple[str, s
 def _read_settings(
     kind: type[Section], given: object, path: str, found: Findings
 ) -> tuple[tuple[str, Any], ...]:
-    """The settings of one rule, each read by the same key as those for the whole model."""
+    """The settings of one rule, each read by the same key as those for the complete model."""
     before, nested = len(found.problems), dict[str, Any]()
     for name, value in _pairs(given, path, found):
         *above, last = name.split(".")
@@ -123,7 +123,7 @@ def _pairs(given: object, path: str, found: Findings) -> Iterator[tuple[str, obj
     if isinstance(given, Mapping):
         pairs = given.items()
     elif isinstance(given, list | tuple) and len(given) % 2:
-        found.add(path, Refused("pairs of subkey and value", f"{show(given[-1])} has no partner"), given)
+        found.add(path, Refused("pairs of subkey and value", f"{show(given[-1])} has no value"), given)
     elif isinstance(given, list | tuple):
         pairs = zip(given[::2], given[1::2], strict=True)
     elif given is not None:

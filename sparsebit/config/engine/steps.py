@@ -1,6 +1,6 @@
-"""A list of steps: each a plug-in by name, or a mapping from the name to its options.
+"""A list of steps: each is the name of a plug-in, or a mapping from its name to its options.
 
-In YAML: ``[equalization, {brecq: {steps: 2000}}]``. One step may stand without the list.
+In YAML: ``[equalization, {brecq: {steps: 2000}}]``. A single step may be written without the list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparsebit.config.engine.values import OPTIONS, Read, Refused
 
 @dataclass(frozen=True)
 class Step:
-    """One plug-in and its options; ``spelled`` is its name as the config has it, which may be another spelling."""
+    """One plug-in and its options; ``spelled`` is its name as written in the config."""
 
     name: str
     options: Options

@@ -1,4 +1,4 @@
-"""How single values are read: what is accepted, what it becomes, and what to say when it is refused.
+"""How single values are read: what is accepted, how it is converted, and the message if it is refused.
 
 The first Sparsebit read every value with ``ast.literal_eval``, so ``"8"``, ``1e-3`` (text, to a YAML 1.1 parser) and
 ``8.0`` all have to be numbers here.
@@ -27,16 +27,16 @@ class Refused(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """How one value is read, what it is in words, its JSON schema, and how it is written back."""
+    """How one value is read, its description in words, its JSON schema, and how it is written back."""
 
     parse: Callable[[object], object]  # raises Refused
     expected: str
     schema: Mapping[str, object]
-    write: Callable[[object], object] = plain  # what becomes None is left out
+    write: Callable[[object], object] = plain  # values written as None are omitted
 
 
 def parse_number(value: object) -> float | None:
-    """The number a value spells; None when it is not one. True is not 1 here."""
+    """The number that a value represents; None if it is not a number. True does not count as 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -47,13 +47,13 @@ def parse_number(value: object) -> float | None:
 
 
 def parse_whole(value: object) -> int | None:
-    """The whole number a value spells, also as 8.0 or "8"; None when it is not one."""
+    """The integer that a value represents, also as 8.0 or "8"; None if it is not one."""
     found = parse_number(value)
     return int(found) if found is not None and found == int(found) else None
 
 
 def number(expected: str, inside: Callable[[float], bool], **limits: float) -> Read:
-    """A real number for which ``inside`` holds; ``limits`` say the same in the words of JSON schema."""
+    """A real number for which ``inside`` holds; ``limits`` express the same condition in JSON schema."""
 
     def parse(value: object) -> float:
         found = parse_number(value)
@@ -65,7 +65,7 @@ def number(expected: str, inside: Callable[[float], bool], **limits: float) -> R
 
 
 def whole(lowest: int) -> Read:
-    """A whole number of at least ``lowest``."""
+    """An integer of at least ``lowest``."""
     expected = f"an integer of at least {lowest}"
 
     def parse(value: object) -> int:
@@ -83,7 +83,7 @@ def one_of(
     aliases: Mapping[str, str] | None = None,
     hints: Mapping[str, str] | None = None,
 ) -> Read:
-    """One of a closed set of words in any capitals, with ``_`` for ``-`` or the reverse."""
+    """One of a fixed set of words, ignoring case, with ``_`` for ``-`` or the reverse."""
     fold = {re.sub("[ _]", "-", choice.lower()): choice for choice in choices}
     fold |= {re.sub("[ _]", "-", alias.lower()): choice for alias, choice in (aliases or {}).items()}
     expected = f"one of {', '.join(choices)}"

@@ -1,4 +1,4 @@
-"""YAML text to plain data and back. Stricter than YAML: a key given twice is a mistake, not a second opinion."""
+"""YAML text to plain data and back. Stricter than YAML: a duplicate key is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASE_60 = re.compile(r"^[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys and aliases that multiply; reads ``1e-3`` and ``2:4`` as every newer YAML does.
+    """Refuses duplicate keys and aliases that multiply; reads ``1e-3`` and ``2:4`` as YAML 1.2 does.
 
     To YAML 1.1 the first is a text, and the second is 2 minutes and 4 seconds: the number 124.
     """
@@ -61,11 +61,11 @@ class _Dumper(yaml.SafeDumper):
 for _each in (_Loader, _Dumper):
     _each.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
 for _first in "-+0123456789":
-    _Loader.yaml_implicit_resolvers[_first].insert(0, (_TEXT, _BASE_60))  # the first that matches decides
+    _Loader.yaml_implicit_resolvers[_first].insert(0, (_TEXT, _BASE_60))  # the first match decides
 
 
 def read_yaml(text: str, source: str) -> object:
-    """What the text says; an error with its line and column when it is not YAML."""
+    """The data of the text; an error with line and column if it is not YAML."""
     if len(text) > _MOST_CHARACTERS:
         raise ConfigError(f"{source}: more than {_MOST_CHARACTERS} characters; is it a config?")
     try:
@@ -87,9 +87,9 @@ def write_yaml(data: Mapping[str, Any]) -> str:
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many nodes there are once every alias is replaced by what it stands for.
+    """The number of nodes after every alias is replaced by its value.
 
-    A node that contains itself counts as one here; the config reader refuses it with a message of its own.
+    A node that contains itself counts as one here; the config reader refuses it with a separate message.
     """
     if id(node) not in known:
         known[id(node)] = 1

@@ -1,4 +1,4 @@
-"""Configs for language models: which weights, to how many bits, by which methods, measured on how much text."""
+"""Configs for language models: which weights, how many bits, which methods, and how much calibration text."""
 
 from sparsebit.config.llm.llmconfig import FORMAT_NAMES, LlmConfig, MatrixSpec, load_llm_config
 from sparsebit.config.llm.methods import METHOD_RULES

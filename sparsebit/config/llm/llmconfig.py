@@ -1,4 +1,4 @@
-"""A config for a language model: every key, and what the library asks of it."""
+"""A config for a language model: every key, and the questions that the library asks it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _parse_group(value: object) -> int:
 
 
 def _parse_sparsity(value: object) -> float | str:
-    """A part from 0 up to 1, or "N:M" for N kept of every M."""
+    """A fraction from 0 up to 1, or "N:M" to keep N of every M."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", value)):
         kept, size = int(match[1]), int(match[2])
         if 0 < kept < size <= 64:
@@ -107,23 +107,23 @@ GROUP_SIZE = Read(
 )
 
 
-# What chooses the experts of a token: few numbers, and the choice depends on them.
+# Routers, which choose the experts of a token: they are small, and the choice depends on them.
 ROUTERS = ("*.router", "*.router.*", "*.gate", "*.gate.wg", "*.shared_expert_gate")
 
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """What one matrix becomes."""
+    """The quantization and sparsity of one matrix."""
 
     bit: int | str  # 0 for float, where the weight is only pruned
     scheme: Scheme
     group_size: int | None
     scale_dtype: ScaleDtype
-    sparsity: float | str = 0.0  # the part that becomes zero, or "N:M" for N kept of every M
+    sparsity: float | str = 0.0  # the fraction that becomes zero, or "N:M" to keep N of every M
 
 
 class MatrixSettings(Section):
-    """What a weight becomes: its width, and how many of its input channels share a scale."""
+    """Settings of a weight: its width, and how many of its input channels share a scale."""
 
     BIT: int | str = key(BIT, "Bits per weight, a 4- or 8-bit float type, or 0 for float.", default=4)
     SCHEME: Scheme = key(
@@ -143,7 +143,7 @@ class MatrixSettings(Section):
     )
 
     def spec(self) -> MatrixSpec | None:
-        """The spec; None where the weight stays as it is."""
+        """The spec; None if the weight is not changed."""
         if not self.BIT and not self.SPARSITY:
             return None
         return MatrixSpec(self.BIT, self.SCHEME, self.GROUP_SIZE or None, self.SCALE_DTYPE, self.SPARSITY)
@@ -175,7 +175,7 @@ class CalibrationSection(Section):
 
 
 class BudgetSection(Section):
-    """Bits by budget: each group of weights gets one of WIDTHS, so that the predictions change least."""
+    """Bits within a budget: each group of weights gets one of WIDTHS, so that predictions change least."""
 
     BITS: float = key(
         NOT_NEGATIVE, "Mean bits per weight, including scales and zero points; 0 for no budget.", default=0.0
@@ -199,7 +199,7 @@ class BudgetSection(Section):
 
 
 class LlmConfig(Config, init=False):
-    """What the user asked for. Made by ``load_llm_config``, or from keyword arguments that are checked the same way.
+    """The user's settings, from ``load_llm_config`` or from keyword arguments, which are checked in the same way.
 
     Example:
         >>> config = LlmConfig(W={"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}}}, METHOD=["gptq", "tune"])
@@ -266,7 +266,7 @@ class LlmConfig(Config, init=False):
             )
 
     def matrix(self, name: str) -> MatrixSpec | None:
-        """What is asked for the layer of this name; None where it stays in float."""
+        """The settings for the layer of this name; None if it stays in float."""
         if self.ignores(name):
             return None
         settings: dict[str, Any] = {one: getattr(self.W, one) for one in keys_of(MatrixSettings)}
@@ -288,7 +288,7 @@ class LlmConfig(Config, init=False):
 
 
 def load_llm_config(source: Source | LlmConfig, overrides: Sequence[str] = ()) -> LlmConfig:
-    """Read a config for a language model and check all of it before anything is done with it.
+    """Read a config for a language model and check it completely.
 
     Example:
         >>> load_llm_config("w4_g32").W.GROUP_SIZE

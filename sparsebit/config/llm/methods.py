@@ -29,7 +29,7 @@ class RtnSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class WandaSettings(Settings):
-    """W.SPARSITY by size of the weight times norm of its input; what is kept is rounded as by rtn."""
+    """W.SPARSITY by magnitude of the weight times norm of its input; the kept weights are rounded as by rtn."""
 
     steps: Count = 24
 
@@ -40,9 +40,9 @@ class HqqSettings(Settings):
 
     Attributes:
         rounds: how often values, outliers and grid are updated in turn.
-        norm: the exponent of the error that is minimized; below 1 it forgives outliers.
+        norm: the exponent of the error that is minimized; below 1, outliers count less.
         beta: how much of an error counts as an outlier at first; more means less.
-        growth: what beta is multiplied by in each round.
+        growth: the factor by which beta grows in each round.
     """
 
     rounds: Count = 20
@@ -56,10 +56,10 @@ class GptqSettings(Settings):
     """GPTQ with a searched grid that is fixed before the rounding; with W.SPARSITY it is SparseGPT.
 
     Attributes:
-        act_order: round the most strongly driven input channels first. Groups stay those of the original order.
-        damping: what is added to the diagonal of H, as a part of its mean; raised tenfold where H has no inverse.
+        act_order: round the input channels with the largest inputs first. Groups stay those of the original order.
+        damping: added to the diagonal of H, as a fraction of its mean; multiplied by ten if H has no inverse.
         steps: ranges tried per group.
-        follow: how far the target moves towards what corrects the error of earlier layers, from 0 to 1.
+        follow: how far the target moves to correct the error of earlier layers, from 0 to 1.
         follow_damping: the damping of that move.
     """
 
@@ -79,7 +79,7 @@ class AwqSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothSettings(Settings):
-    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 shares it evenly."""
+    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 splits it evenly."""
 
     alpha: Part = 0.5
 
@@ -94,7 +94,7 @@ class RotateSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSettings(Settings):
-    """Scales, norms and rounding of a solved block are learned so that it gives what the float block gives.
+    """Learn scales, norms and rounding of a solved block, so that its output matches that of the float block.
 
     Attributes:
         steps: mini-batches of calibration data per block.
@@ -102,7 +102,7 @@ class TuneSettings(Settings):
         norm_lr: learning rate of norm weights and biases, relative to their mean size; 0 leaves them.
         weight_lr: learning rate of the rounding, in steps of the grid; 0 leaves the quantized values.
         zero_points: learn zero points too, where the grid has them; their learning rate is ``weight_lr``.
-        follow: 1 asks for the output of the float model, 0 for that of the float block on the inputs that really come.
+        follow: 1 learns the output of the float model, 0 that of the float block on the quantized model's inputs.
         seed: of the order of the mini-batches.
     """
 
@@ -121,9 +121,9 @@ class SignRoundSettings(Settings):
 
     Attributes:
         steps: mini-batches of calibration data per block.
-        reach: how far a weight may move from where it was, in steps of the grid; 0.5 chooses between its neighbours.
-        scale_reach: how far a scale may move, as a part of it; 0 leaves it.
-        follow: 1 asks for the output of the float model, 0 for that of the float block on the inputs that really come.
+        reach: how far a weight may move from its value, in steps of the grid; 0.5 chooses between its neighbours.
+        scale_reach: how far a scale may move, as a fraction of it; 0 leaves it unchanged.
+        follow: 1 learns the output of the float model, 0 that of the float block on the quantized model's inputs.
         seed: of the order of the mini-batches.
     """
 
@@ -156,5 +156,5 @@ METHOD_RULES = PlugIns(
         "signround": MethodRule(moment="after", spellings=("autoround",), options=SignRoundSettings),
     },
 )
-PRUNING_NAMES = frozenset({"wanda", "sparsegpt", "magnitude"})  # who writes one of these wants to prune
+PRUNING_NAMES = frozenset({"wanda", "sparsegpt", "magnitude"})  # whoever writes one of these wants to prune
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

@@ -1,4 +1,4 @@
-"""The pruning criteria a config may name: what each can score, and which options it takes.
+"""The pruning criteria that a config may name: what each can score, and its options.
 
 The criteria themselves live above this package. They inherit the settings declared here.
 """

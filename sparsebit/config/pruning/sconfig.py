@@ -23,11 +23,11 @@ class LayerSpec(NamedTuple):
     round_to: int
     nm: tuple[int, int]
     block: tuple[int, int]
-    asked: bool  # whether a rule gives this layer a ratio of its own
+    asked: bool  # whether a rule sets the ratio of this layer
 
 
 class SConfig(Config, init=False):
-    """The settings of the user. Made by ``load_sconfig``, or from keyword arguments that are checked the same way.
+    """The user's settings, from ``load_sconfig`` or from keyword arguments, which are checked in the same way.
 
     Example:
         >>> config = SConfig(SPARSER={"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5,
@@ -69,7 +69,7 @@ class SConfig(Config, init=False):
             keys = frozenset({"SPARSER.RATIO", "SPARSER.TYPE", "SPARSER.SPECIFIC"})
             yield Problem(path="SPARSER.RATIO", message="required", expected=FRACTION.expected, keys=keys)
         if sparser.TARGET != "units" and sparser.TYPE != "structured":
-            because = "zeros make nothing smaller; only removed channels do"
+            because = "zeroed weights change no size; only removed channels do"
             expected, got = f"units with TYPE {sparser.TYPE}", repr(sparser.TARGET)
             yield _problem("SPARSER.TARGET", expected, got, because, "SPARSER.TYPE")
         if schedule.TYPE == "cubic" and sparser.RATIO is not None and schedule.INITIAL_RATIO > sparser.RATIO:
@@ -92,13 +92,13 @@ class SConfig(Config, init=False):
         ratio = self.SPARSER.RATIO
         if ratio is not None and abs(ratio - (1 - kept / of)) > 1e-6:
             expected = f"nothing, or {1 - kept / of:g} with NM {kept}:{of}"
-            because = "N of M decides how much is removed"
+            because = "NM alone decides how much is removed"
             yield _problem("SPARSER.RATIO", expected, f"{ratio:g}", because, "SPARSER.NM", "SPARSER.TYPE")
         if self.SPARSER.SCOPE == "global":
-            because = "N of M is the same in every layer"
+            because = "NM is the same in every layer"
             yield _problem("SPARSER.SCOPE", "layer with TYPE nm", "'global'", because, "SPARSER.TYPE")
         if self.SCHEDULE.TYPE != "one-shot":
-            because = "N of M has no steps in between"
+            because = "NM masks are applied in one step"
             got = repr(self.SCHEDULE.TYPE)
             yield _problem("SCHEDULE.TYPE", "one-shot with TYPE nm", got, because, "SPARSER.TYPE")
 

@@ -20,7 +20,7 @@ ScheduleType = Literal["one-shot", "iterative", "cubic"]
 
 
 def _parse_ratio(value: object) -> object:
-    """The part that is pruned. Some old files have 1 for "leave it alone"."""
+    """The fraction that is pruned. Some old files have 1 for "leave the layer unchanged"."""
     number_of = values.parse_number(value)
     hint = "to leave a layer unchanged write 0" if number_of == 1 else ""
     try:
@@ -39,7 +39,7 @@ def _pair(value: object, separators: str) -> tuple[int | None, int | None]:
 
 
 def _parse_nm(value: object) -> tuple[int, int]:
-    """``2:4`` or ``[2, 4]``: of every 4 neighbours, 2 stay."""
+    """``2:4`` or ``[2, 4]``: of every 4 consecutive weights, 2 are kept."""
     kept, of = _pair(value, ":/x")
     if kept is None or of is None or not 1 <= kept < of:
         raise Refused(NM.expected)
@@ -56,7 +56,9 @@ def _parse_block(value: object) -> tuple[int, int]:
 
 
 _PAIR = {"type": "array", "items": {"type": "integer", "minimum": 1}}
-NM = Read(_parse_nm, "how many of how many stay, such as 2:4", {"anyOf": [{"type": "string"}, _PAIR]})
+NM = Read(
+    _parse_nm, "N:M, which keeps N of every M weights, such as 2:4", {"anyOf": [{"type": "string"}, _PAIR]}
+)
 BLOCK = Read(
     _parse_block,
     "rows and columns of a block, such as 4x4 or [1, 8]",
@@ -80,14 +82,16 @@ MOST = number("a number above 0 and up to 1", lambda value: 0 < value <= 1, excl
 
 
 class LayerSettings(Section):
-    """What can be said about pruning: for the whole model, or for some layers under SPECIFIC."""
+    """Pruning settings, for the complete model or for some layers under SPECIFIC."""
 
     STRATEGY: str = key(
         SPARSER_RULES.reader(), "The criterion that scores what may be removed.", required_as="l1norm"
     )
     RATIO: float | None = key(RATIO, "The fraction to remove; 0 removes nothing.", default=None)
     ROUND_TO: int = key(whole(1), "Remaining widths are multiples of this; 1 turns rounding off.", default=8)
-    NM: tuple[int, int] = key(NM, "Of every M neighbours along the inputs, N stay.", default=(2, 4))
+    NM: tuple[int, int] = key(
+        NM, "Of every M consecutive weights along the inputs, N are kept.", default=(2, 4)
+    )
     BLOCK: tuple[int, int] = key(
         BLOCK, "Rows and columns of a block that is kept or removed.", default=(4, 4)
     )
@@ -131,14 +135,14 @@ class SparserSection(LayerSettings):
 
 
 class ScheduleSection(Section):
-    """When it is pruned, in calls of ``step``."""
+    """When to prune, in calls of ``step``."""
 
     TYPE: ScheduleType = key(
         SCHEDULE_TYPE, "All at once, in equal steps, or cubic (AGP).", default="one-shot"
     )
     START: int = key(whole(0), "The step of the first change.", default=0)
     EVERY: int = key(whole(1), "Steps from one change to the next.", default=1)
-    TIMES: int = key(whole(1), "Changes until RATIO is reached.", default=1)
+    TIMES: int = key(whole(1), "Number of changes until RATIO is reached.", default=1)
     INITIAL_RATIO: float = key(
         values.FRACTION, "The fraction removed at the first change (cubic).", default=0.0
     )

@@ -1,1 +1,1 @@
-"""What may stand in a quantization config, and what goes together."""
+"""The keys of a quantization config, and which settings can be used together."""

@@ -1,4 +1,4 @@
-"""Which settings go together: the checks that need more than one key."""
+"""Which settings can be used together: the checks that involve more than one key."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MODEL_KEYS = frozenset({"BACKEND", "SCHEDULE.BN_TUNING"})  # keys that belong to
 
 
 def conflicts(flat: Flat, side: Side, *, backend: str, bn_tuning: bool) -> list[Problem]:
-    """Everything that is wrong with one combination of settings. A tensor in float has no wrong settings.
+    """All conflicts in one combination of settings. For a tensor in float there are none.
 
-    The path of a problem is the key to change, and ``keys`` are all that play a part, both without the side.
+    The path of a problem is the key to change, and ``keys`` are all keys involved, both without the side.
     """
     spec = make_spec(flat, side)
     if not spec.enabled:
@@ -79,7 +79,7 @@ def _name_conflicts(spec: TensorSpec, side: Side, kind: Kind) -> Iterator[Proble
 
 
 def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Problem]:
-    """OPTIONS may hold what the plug-in declares, and nothing that has a key of its own."""
+    """OPTIONS may contain the options that the plug-in declares, except those with a dedicated key."""
     section = kind.upper()
     name, prefix = str(flat[f"{section}.TYPE"]), f"{section}.OPTIONS"
     given = [key.removeprefix(f"{prefix}.") for key in flat if key.startswith(f"{prefix}.")]
@@ -88,7 +88,7 @@ def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Problem]:
         for option in twice:
             key = f"{prefix}.{option}"
             keys = {key, f"{section}.TYPE"}
-            yield _conflict(key, keys, f"{own[option]} for this", option, "it has a key of its own")
+            yield _conflict(key, keys, f"{own[option]} for this", option, "it has a dedicated key")
         return
     keys = {f"{section}.TYPE", *own.values(), *(f"{prefix}.{option}" for option in given)}
     for wrong in wrong_options(name, RULES[kind][name], options_of(flat, section)):
@@ -97,7 +97,7 @@ def _option_conflicts(flat: Flat, kind: Kind) -> Iterator[Problem]:
 
 
 def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[Problem]:
-    """The first of number format, scheme, bits and group size that no row of the backend's table takes."""
+    """The first of number format, scheme, bits and group size that no row of the backend's table accepts."""
     accepts = TARGETS[backend].accepts.get(side)
     if accepts is None:
         return
@@ -110,7 +110,7 @@ def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[P
     ):
         left = [row for row in rows if value in _taken(row, aspect, value)]
         if not left:
-            # Another value of an earlier aspect might let this one through: then that key plays a part too.
+            # Another value of an earlier aspect might allow this one: then that key is involved too.
             alone = not any(value in _taken(row, aspect, value) for row in accepts.rows)
             accepted = list(dict.fromkeys(one for row in rows for one in _taken(row, aspect, value)))
             words = f"{either(map(str, accepted))}{' bits' if aspect == 'bits' else ''}"
@@ -124,7 +124,7 @@ def _backend_conflicts(spec: TensorSpec, side: Side, backend: str) -> Iterator[P
 
 
 def _taken(row: Row, aspect: str, value: Any) -> tuple[Any, ...]:
-    """The values that a row takes; ``value`` itself where it takes any, or there is none."""
+    """The values that a row accepts; ``value`` itself if it accepts any, or if there is no row."""
     sizes = row.group_sizes if value is not None else None
     taken = {"dtype": (row.dtype,), "scheme": row.schemes, "bits": row.bits, "group_size": sizes}[aspect]
     return (value,) if taken is None else taken
@@ -145,7 +145,7 @@ def side_problems(
     bn_tuning: bool,
     first_last: int | str | None,
 ) -> Iterator[Problem]:
-    """Everything wrong with one side beyond its single values: the base, FIRST_LAST on top of it, and each rule."""
+    """All conflicts on one side: in the base settings, with FIRST_LAST applied to them, and with each rule."""
 
     def find(flat: Flat) -> list[Problem]:
         return conflicts(flat, side, backend=backend, bn_tuning=bn_tuning)
@@ -166,8 +166,8 @@ def side_problems(
         settings = dict(rule.settings)
         changed = apply_settings(base, settings)
         touched = {key for key in changed if changed[key] != base.get(key)} | set(settings)
-        # Where another rule sets a key that plays a part, the two may be meant to meet on a layer; that can only be
-        # seen once the layers are known, and ``spec_for`` looks again then.
+        # If another rule sets a key that is involved, both may be meant to apply to one layer. That can only be
+        # checked once the layers are known, in ``spec_for``.
         others = {key for other in section.SPECIFIC for key, _ in other.settings if other is not rule}
         for conflict in find(changed):
             repeated = conflict in wrong and conflict.path not in settings

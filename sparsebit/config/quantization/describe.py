@@ -17,7 +17,7 @@ MOST_RULES = 12  # of one side; the rest are counted
 
 
 def describe_config(config: QConfig, source: str) -> str:
-    """One line per thing that was asked for; what is off or was not asked for is left out."""
+    """One line per setting; settings that are off or not set are omitted."""
     lines = [f"{source}: for {config.BACKEND}, on {config.DEVICE}"]
     for side in SIDES:
         section: WeightSection | ActivationSection = getattr(config, side)

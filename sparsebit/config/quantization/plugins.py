@@ -1,4 +1,4 @@
-"""The quantizers and observers a config may name: where each can be used, and which options it takes.
+"""The quantizers and observers that a config may name: where each can be used, and its options.
 
 The classes that do the work live above this package. They inherit the settings declared here.
 """
@@ -48,7 +48,7 @@ class PactSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class MovingAverageSettings(Settings):
-    """``ema_ratio`` is the weight of what was seen before."""
+    """``ema_ratio`` is the weight of earlier batches."""
 
     ema_ratio: Annotated[float, FRACTION] = 0.9
 
@@ -62,14 +62,14 @@ class HistogramSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PercentileSettings(HistogramSettings):
-    """``alpha`` is the part of the values that is clipped on each side of zero."""
+    """``alpha`` is the fraction of the values that is clipped on each side of zero."""
 
     alpha: Annotated[float, FRACTION] = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class MSESettings(HistogramSettings):
-    """The full range and ``steps - 1`` smaller ones are tried, each smaller by the part ``shrink`` of the full one."""
+    """The full range and ``steps - 1`` smaller ones are tried, in steps of ``shrink`` times the full range."""
 
     steps: Annotated[int, whole(1)] = 80
     shrink: Annotated[float, FRACTION] = 0.01
@@ -78,7 +78,7 @@ class MSESettings(HistogramSettings):
         super().__post_init__()
         if self.shrink * (self.steps - 1) >= 1:
             got = f"steps={self.steps}, shrink={self.shrink}"
-            raise ConfigError("mse: no range is left", expected="shrink * (steps - 1) < 1", got=got)
+            raise ConfigError("mse: no candidate range is left", expected="shrink * (steps - 1) < 1", got=got)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class KLSettings(HistogramSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ACIQSettings(HistogramSettings):
-    """``distribution`` is what the values are taken to follow."""
+    """``distribution`` is the assumed distribution of the values."""
 
     distribution: Distribution = "gaus"
 
@@ -100,7 +100,7 @@ class ACIQSettings(HistogramSettings):
 
 
 _PER_TOKEN = (
-    "the range of a token is taken when it arrives, so there is nothing to learn or to gather beforehand"
+    "the range of each token is measured when it is quantized; nothing can be learned or measured before"
 )
 _INTEGERS: tuple[NumberFormat, ...] = ("int",)
 _LEARNS = NameRule(schemes=BOTH_STATIC, dtypes=_INTEGERS, options=(), because=_PER_TOKEN)
@@ -156,7 +156,7 @@ RULES: Mapping[Kind, PlugIns[NameRule]] = {"quantizer": QUANTIZER_RULES, "observ
 
 
 def register_name(kind: Kind, name: str, rule: NameRule | None = None) -> None:
-    """Let configs name a quantizer or observer, and say where it can be used.
+    """Make the name of a quantizer or observer valid in configs, and say where it can be used.
 
     Without a ``rule``, a name that is known already keeps the one it has and a new one may be used anywhere; with
     one, it takes the place of what was there.

@@ -12,7 +12,7 @@ FOLDER = "presets"
 
 
 def preset_names() -> tuple[str, ...]:
-    """The presets there are.
+    """The names of all presets.
 
     Example:
         >>> preset_names()
@@ -22,12 +22,12 @@ def preset_names() -> tuple[str, ...]:
 
 
 def _of_targets() -> dict[str, Target]:
-    """A preset for every target that says what it accepts: the one it starts from, with its own BACKEND."""
+    """A preset for every target that declares what it accepts: the preset it is based on, with its BACKEND."""
     return {f"int8_{name}": target for name, target in TARGETS.items() if target.accepts}
 
 
 def preset_text(name: str) -> str:
-    """The YAML of one preset, to read or to start a file of one's own from."""
+    """The YAML of one preset, to read or to start your own file from."""
     if name not in preset_names():
         raise ConfigError(f"{name}: no such preset", hint=f"there are: {', '.join(preset_names())}")
     if found := shipped_presets(FOLDER).get(name):

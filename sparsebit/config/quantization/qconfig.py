@@ -29,7 +29,7 @@ from sparsebit.targets.schemes import SIDE_WORD, SIDES, Side
 
 
 class QConfig(Config, init=False):
-    """The settings of the user. Made by ``load_qconfig``, or from keyword arguments that are checked the same way.
+    """The user's settings, from ``load_qconfig`` or from keyword arguments, which are checked in the same way.
 
     It cannot be changed; ``load_qconfig(config, ["W.QUANTIZER.BIT=4"])`` makes another one.
 
@@ -76,7 +76,7 @@ class QConfig(Config, init=False):
 
     @staticmethod
     def before_override(section: dict[str, Any], name: str, value: str) -> None:
-        """BIT and DTYPE name the number format together: an override of one replaces both."""
+        """BIT and DTYPE together name the number format: an override of one replaces both."""
         if name == "BIT":
             section.pop("DTYPE", None)
         elif name == "DTYPE" and value.strip().lower() != "int":
@@ -91,7 +91,7 @@ class QConfig(Config, init=False):
             side: "W" for the weight, "A" for an activation.
             names: Every name of the layer a pattern may use: dotted module name, flat graph name.
             op: The canonical operator, for patterns such as ``op:conv2d``.
-            first_or_last: Whether it is the first or the last layer with a weight, which FIRST_LAST is about.
+            first_or_last: Whether it is the first or the last layer with a weight, to which FIRST_LAST applies.
         """
         if side not in SIDE_WORD:
             raise ValueError(f"side: expected 'W' or 'A', got {side!r}")

@@ -25,7 +25,7 @@ class EqualizationSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SmoothQuantSettings(Settings):
-    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 shares it evenly."""
+    """``alpha`` says how much of the difficulty moves from activations to weights; 0.5 splits it evenly."""
 
     alpha: Annotated[float, PART] = 0.5
 
@@ -42,7 +42,7 @@ class ReconstructionSettings(Settings):
     """What BRECQ and AdaRound share.
 
     ``steps`` mini-batches of ``batch`` samples for each part of the model; ``lr`` for the rounding, ``scale_lr`` for
-    the scales of activations (0 leaves them); ``drop`` is how often an activation is left in float (QDrop);
+    the scales of activations (0 leaves them); ``drop`` is the probability that an activation is left in float (QDrop);
     ``regularization`` weighs the pull towards whole decisions, which sets in after ``warmup`` of the steps;
     ``largest`` is the most layers of one part.
     """
@@ -60,7 +60,7 @@ class ReconstructionSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaRoundSettings(ReconstructionSettings):
-    """Layer by layer, with activations as they are."""
+    """Layer by layer, with unchanged activations."""
 
     scale_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     drop: Annotated[float, PART] = 0.0

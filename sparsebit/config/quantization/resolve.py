@@ -14,7 +14,7 @@ from sparsebit.targets.schemes import NumberFormat, Side
 Flat = dict[str, Scalar]  # dotted keys to values: {"QSCHEME": ..., "QUANTIZER.BIT": ...}
 BIT, DTYPE = "QUANTIZER.BIT", "QUANTIZER.DTYPE"
 
-# Settings that have keys of their own, from before there was OPTIONS.
+# Settings with dedicated keys, from before OPTIONS existed.
 OPTION_KEYS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("QUANTIZER", "pact"): {"alpha_value": "QUANTIZER.PACT.ALPHA_VALUE"},
     ("OBSERVER", "percentile"): {"alpha": "OBSERVER.PERCENTILE.ALPHA"},
@@ -24,7 +24,7 @@ OPTION_KEYS: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 def flatten_side(section: WeightSettings | ActivationSettings) -> Flat:
-    """Every setting of a side that a rule could change."""
+    """Every setting of a side that a rule can change."""
     settings = WeightSettings if isinstance(section, WeightSettings) else ActivationSettings
     return flatten(section, keys_of(settings))
 
@@ -48,7 +48,7 @@ def apply_settings(flat: Flat, settings: Mapping[str, Scalar]) -> Flat:
 
 
 def apply_first_last(flat: Flat, asked: int | str) -> Flat:
-    """``flat`` for the first or last layer. What is in float stays in float."""
+    """``flat`` for the first or last layer. A tensor in float stays in float."""
     if asked == "float" or flat[BIT] == 0:
         return {**flat, BIT: 0}
     return apply_settings(flat, {BIT: asked} if isinstance(asked, int) else {DTYPE: asked})

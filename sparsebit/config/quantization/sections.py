@@ -43,13 +43,13 @@ BACKEND_SYNONYMS = {"ort": "onnxruntime", "onnx": "onnxruntime", "ov": "openvino
 
 
 def _width(value: object) -> int | None:
-    """A number of bits, or 0; None where it is neither."""
+    """A number of bits, or 0; None for anything else."""
     bits = parse_whole(value)
     return bits if bits is not None and (bits == 0 or LOWEST_BITS <= bits <= HIGHEST_BITS) else None
 
 
 def _parse_bits(value: object) -> int:
-    """A number of bits, or 0 for float. The names of fp8 are taken out by the section, where DTYPE is."""
+    """A number of bits, or 0 for float. The section handles the names of fp8, because they set DTYPE."""
     bits = _width(value)
     if bits is None:
         near = nearest(value, FP8) if isinstance(value, str) else None
@@ -99,7 +99,7 @@ _QSCHEME = "What shares a scale, and whether zero points are allowed."
 
 
 class Schedule(Section):
-    """What is done to the graph before it is quantized."""
+    """Changes to the graph before it is quantized."""
 
     FUSE_BN: bool = key(FLAG, "Fold batch norm into the convolution or linear before it.", default=False)
     BN_TUNING: bool = key(FLAG, "Keep batch norm for batchnorm_tuning(). Overrides FUSE_BN.", default=False)
@@ -225,7 +225,7 @@ class QAddSection(Section):
 
 
 class WeightSettings(Section):
-    """What can be said about weights: for all of them, or for some layers under SPECIFIC."""
+    """Settings of weights: for all of them, or for some layers under SPECIFIC."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {"QADD": _ONLY_ACTIVATIONS}
 
@@ -238,11 +238,11 @@ class WeightSettings(Section):
 
 
 class ActivationSettings(Section):
-    """What can be said about activations: for all of them, or for some layers under SPECIFIC."""
+    """Settings of activations: for all of them, or for some layers under SPECIFIC."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {
         "GROUP_SIZE": _ONLY_WEIGHTS,
-        "QADD": "it holds for the whole model: set A.QADD.ENABLE_QUANT",
+        "QADD": "it applies to the complete model: set A.QADD.ENABLE_QUANT",
     }
 
     QSCHEME: Scheme = key(_scheme("A", "W"), _QSCHEME, required_as="per-tensor-symmetric")

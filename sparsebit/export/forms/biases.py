@@ -1,4 +1,4 @@
-"""Biases as integer kernels take them: in steps of input scale times weight scale, unless that rounding would show."""
+"""Biases for integer kernels: in steps of input scale times weight scale, unless that rounding would be visible."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from sparsebit.export.forms.fill_weights import filling
 from sparsebit.export.forms.matmul_layout import as_matmul
 from sparsebit.export.forms.rewrites import ACTIVATIONS, LIMITS
 
-SEEN_IN_FLOAT = 5e-5  # of the largest number: a rounded bias may move a float result by this
-SEEN_OF_A_STEP = 2e-3  # or by this part of a step, if it is quantized next: then one in a thousand moves
-SEEN_OF_A_CONV = 0.02  # of a step: its kernel cannot add a float bias, and in float it is slow
+SEEN_IN_FLOAT = 5e-5  # of the largest number: the most by which a rounded bias may change a float result
+SEEN_OF_A_STEP = 2e-3  # or this fraction of a step, if it is quantized next: one value in 1000 changes
+SEEN_OF_A_CONV = 0.02  # of a step: the kernel cannot add a float bias, and float is slow
 MIXING = ("LayerNormalization", "Softmax", "ReduceMean", "ReduceSum", "LogSoftmax")  # no activations
 
 
 def float_bias(editor: Editor, node: Any) -> bool:
-    """Take the bias out of a convolution whose kernel would round it so coarsely that it shows.
+    """Make the bias of a convolution separate if its kernel would round it visibly.
 
-    It runs in float then. It happens where an input has few and wide steps: 2 bits over a range it does not use.
+    The convolution then runs in float. This happens if an input has few and wide steps: 2 bits for a range it does not
+    use.
     """
     bias, quantize = array_of(node.inputs[2]) if len(node.inputs) > 2 else None, _quantized_next(node)
     scales = _product_scale(node)
@@ -60,8 +61,9 @@ def integer_bias(editor: Editor, node: Any) -> bool:
     The scale must be exactly input scale times weight scale, or ONNX Runtime stays in float. Convolutions keep theirs
     in float, because there the runtime does the same by itself.
 
-    Where rounding to that scale would show in the result, the bias stays in float, apart from the product. It also
-    stays in float after a product of more than two dimensions with free ones: the runtime adds it apart there anyway.
+    If rounding to that scale would be visible in the result, the bias stays in float, separate from the product. It
+    also stays in float after a product of more than two dimensions with free ones: the runtime adds it apart there
+    anyway.
     """
     where = (node, 2) if node.op_type == "Gemm" else _added(node)
     if where is None or len(where[0].inputs) <= where[1]:
@@ -96,7 +98,7 @@ def integer_bias(editor: Editor, node: Any) -> bool:
 
 
 def _visible(result: Any) -> float:
-    """What part of the largest number of a result shows: of a step, if it is quantized, also after an activation."""
+    """The smallest visible change of a result, as a fraction of its largest number, also if it is quantized next."""
     waiting, seen, steps = [result], {result}, 0
     while waiting:
         for reader in readers(waiting.pop(0)):
@@ -111,7 +113,7 @@ def _visible(result: Any) -> float:
 
 
 def _steps(quantize: Any) -> int:
-    """The number of steps of the grid a QuantizeLinear and a Clip after it make."""
+    """The number of steps of the grid of a QuantizeLinear and a Clip after it."""
     low, high = LIMITS.get(quantize.outputs[0].dtype.name, (0, 2**16 - 1))
     clip = only_reader(quantize.outputs[0])
     if clip is not None and clip.op_type == "Clip":
@@ -120,7 +122,7 @@ def _steps(quantize: Any) -> int:
 
 
 def _keep_apart(editor: Editor, node: Any, reader: Any, index: int) -> None:
-    """Leave a bias in float, and subtract its negative: a sum would undo the integer product."""
+    """Keep a bias in float and subtract its negative: an addition would be fused into a float product."""
     if node.op_type == "Gemm":
         as_matmul(editor, node, apart=True)
         return
@@ -136,7 +138,7 @@ def _negated(editor: Editor, bias: Any, numbers: Any) -> Any:
 
 
 def _added(node: Any) -> tuple[Any, int] | None:
-    """The Add directly after a MatMul, and the place of its other input."""
+    """The Add directly after a MatMul, and the index of its other input."""
     reader = only_reader(node.outputs[0])
     if reader is None or reader.op_type != "Add":
         return None
@@ -146,7 +148,7 @@ def _added(node: Any) -> tuple[Any, int] | None:
 def _product_scale(node: Any) -> Any:
     """Input scale times weight scale, in float32 as the runtime multiplies.
 
-    None where one of the two is not quantized, or where the scales vary inside a product.
+    None if one of the two is not quantized, or if the scales vary inside a product.
     """
     weight, source = dequantized(node.inputs[1]), quantized_source(node.inputs[0])
     if weight is None or source is None or array_of(weight.inputs[0]) is None:

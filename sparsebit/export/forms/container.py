@@ -1,4 +1,4 @@
-"""Which ONNX type holds the codes of a tensor, and how the codes sit in it."""
+"""Which ONNX type stores the codes of a tensor, and how."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PLAIN_OPSET = 13
 
 @dataclass(frozen=True)
 class Container:
-    """A type, how codes sit in it, and the part of its range that is used (None: all)."""
+    """A type, how codes are stored in it, and the part of its range that is used (None: all)."""
 
     kind: str
     shift: int = 0
     clip: tuple[int, int] | None = None
-    unpacked: bool = False  # 8-bit floats that no kernel of the target reads: cast where they stand
+    unpacked: bool = False  # 8-bit floats that no kernel of the target reads: cast in place
 
     @property
     def dtype(self) -> Any:
@@ -51,10 +51,10 @@ class Container:
 
 
 def container_of(tensor: Marked, *, unsigned_activations: bool, opset: int) -> Container:
-    """The smallest ONNX type that fits. Widths without a type of their own sit in 8 bits, clipped to their range.
+    """The smallest ONNX type that fits. Widths without an ONNX type are stored in 8 bits, clipped to their range.
 
-    Four-bit *activations* sit in 8 bits too: no runtime computes on them, and from 8 bits integer kernels can read.
-    With ``unsigned_activations`` the codes sit as CPU kernels want them, which changes no number: signed 8-bit
+    Four-bit *activations* are stored in 8 bits too: no runtime computes on 4 bits, and integer kernels read 8 bits.
+    With ``unsigned_activations`` the codes are stored as CPU kernels need them, which changes no number: signed 8-bit
     activations become unsigned by adding 128 to code and zero point.
     """
     code = tensor.grid.code

@@ -14,13 +14,13 @@ from sparsebit.runtime.packages import require
 PRODUCTS = ("Conv", "Gemm", "MatMul")  # that have integer kernels on CPUs
 WEIGHTED = (*PRODUCTS, "ConvTranspose")
 SMALL = 65536  # elements up to which constants are compared
-# Operators that integers pass by themselves.
+# Operators that integers pass through.
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 SCALED = "Scaled"  # the last word in the name of the node that unpacks 8-bit floats
 
 
 class Editor:
-    """Edits one graph. Two constants with equal values are one initializer, which runtimes need to see to fuse.
+    """Edits one graph. Constants with equal values share one initializer, which runtimes require for fusion.
 
     ``markers`` are the quantized tensors of the model, and ``dynamic`` is whether some input size is free.
     """
@@ -52,7 +52,7 @@ class Editor:
         return [node for node in self.graph if node.op_type in names]
 
     def apply(self, rewrite: Rewrite, *op_types: str) -> int:
-        """Offer every node of these types to a rewrite; returns how many it changed."""
+        """Apply a rewrite to every node of these types; returns how many it changed."""
         changed = sum(rewrite(self, node) for node in self.of_type(*op_types))
         if changed:
             self.sweep()
@@ -61,7 +61,7 @@ class Editor:
     def constant(self, values: Any, dtype: Any, name: str) -> Any:
         """An initializer with these values (a numpy array) in an ONNX type; one for all with the same values.
 
-        Where the type is not known (None, for a value that an exporter left without one) it is that of the array.
+        If the type is unknown (None, for a value without a type from the exporter), it is that of the array.
         """
         dtype = dtype or self.ir.DataType.from_numpy(np.asarray(values).dtype)
         array = np.ascontiguousarray(values).astype(dtype.numpy()).reshape(np.shape(values))
@@ -117,7 +117,7 @@ class Editor:
         return value
 
     def replace(self, old: Any, new: Any) -> None:
-        """Let everything read ``new`` instead of ``old``; an output of the graph keeps its name."""
+        """Make all readers of ``old`` read ``new``; an output of the graph keeps its name."""
         for user, place in list(old.uses()):
             user.replace_input_with(place, new)
         for index, output in enumerate(self.graph.outputs):
@@ -125,19 +125,19 @@ class Editor:
                 self.graph.outputs[index] = self._as_output(old, new)
 
     def swap(self, node: Any, new: Any) -> None:
-        """Let everything read ``new`` instead of what a node computes, and remove the node."""
+        """Make all readers of a node's result read ``new``, and remove the node."""
         self.replace(node.outputs[0], new)
         self.graph.remove(node, safe=True)
 
     def put_behind(self, value: Any, op_type: str, more: Sequence[Any] = (), *, name: str) -> None:
-        """Let every reader of a computed value read the result of a new node instead, which takes it and ``more``."""
+        """Make all readers of a value read the result of a new node, whose inputs are the value and ``more``."""
         uses = list(value.uses())
         made = self.node(op_type, [value, *more], after=value.producer(), name=name, like=value)
         for reader, place in uses:
             reader.replace_input_with(place, made)
 
     def put_before(self, node: Any, index: int, op_type: str, *, name: str) -> None:
-        """Let one input of a node pass a new node first."""
+        """Insert a new node before one input of a node."""
         value = node.inputs[index]
         node.replace_input_with(index, self.node(op_type, [value], before=node, name=name, like=value))
 
@@ -163,7 +163,7 @@ class Editor:
                 del self.graph.initializers[name]
 
     def evaluated(self, value: Any) -> Any:
-        """What a value computed from constants alone is, as a numpy array; None if it depends on the inputs."""
+        """A value that is computed from constants only, as a numpy array; None if it depends on the inputs."""
         known = array_of(value)
         if known is not None or value is None or value.producer() is None:
             return known
@@ -202,19 +202,19 @@ def readers(value: Any) -> list[Any]:
 
 
 def only_reader(value: Any) -> Any:
-    """The one node that reads a value, or None; being an output of the graph counts as another."""
+    """The only node that reads a value, or None; an output of the graph counts as another reader."""
     found = readers(value)
     return found[0] if len(found) == 1 and not value.is_graph_output() else None
 
 
 def array_of(value: Any) -> Any:
-    """A constant as a numpy array, or None for what is computed; a number that is cast is a constant too."""
+    """A constant as a numpy array, or None for a computed value; a constant that is cast counts as a constant."""
     if value is None:
         return None
     tensor, maker = value.const_value, value.producer()
     if tensor is None and maker is not None and maker.op_type == "Constant":
         tensor = attribute(maker, "value")
-    if tensor is None and maker is not None and maker.op_type == "Cast":  # torch writes bounds of clip so
+    if tensor is None and maker is not None and maker.op_type == "Cast":  # how torch writes bounds of clip
         number = array_of(maker.inputs[0])
         kind = require("onnx_ir").DataType(attribute(maker, "to")).numpy()
         return number.astype(kind) if number is not None and number.size == 1 else None
@@ -228,7 +228,7 @@ def attribute(node: Any, name: str, default: Any = None) -> Any:
 
 
 def maker_of(value: Any, *, behind: frozenset[str] = frozenset()) -> Any:
-    """The node that computes a value, or None; operators in ``behind`` are passed, by their first input."""
+    """The node that computes a value, or None; operators in ``behind`` are skipped, by their first input."""
     node = value.producer() if value is not None else None
     while node is not None and node.op_type in behind:
         node = node.inputs[0].producer()
@@ -250,6 +250,6 @@ def quantized_source(value: Any, *, behind: frozenset[str] = MOVES) -> Any:
 
 
 def is_float8(value: Any, *, behind: frozenset[str] = MOVES) -> bool:
-    """Whether a value is made of 8-bit floats that were unpacked, perhaps before a reshape."""
+    """Whether a value consists of unpacked 8-bit floats, perhaps after a reshape."""
     node = maker_of(value, behind=behind)
     return node is not None and node.op_type == "Mul" and str(node.name).endswith(f"/{SCALED}")

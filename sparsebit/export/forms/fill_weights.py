@@ -1,4 +1,4 @@
-"""Let weights use all of the 8 bits that integer kernels read, so that the kernels round biases less."""
+"""Stretch weights to all 8 bits that integer kernels read, so that biases are rounded to finer steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsebit.export.forms.editor import PRODUCTS, Editor, array_of, attribute, quantized_source, readers
 
-LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes an 8-bit kernel reads
+LARGEST = {"INT8": 127, "UINT8": 255, "INT4": 127, "UINT4": 255}  # codes that an 8-bit kernel reads
 PAIR = 2**15 - 1  # CPUs without VNNI add two products in 16 bits
 
 
@@ -17,7 +17,7 @@ def fill_weight(editor: Editor, weight: Any) -> bool:
 
     No number changes. But kernels round the bias to steps of input scale times weight scale, which would be coarse
     with the scale of 2 bits, or with a learned one. Values of 4 bits are stored as they are, and widened when the file
-    is loaded (what is computed from constants is folded then): kernels take 8-bit weights alone.
+    is loaded (constant expressions are folded then): kernels accept only 8-bit weights.
     """
     factors = filling(weight)
     narrow = weight.inputs[0].dtype is not None and weight.inputs[0].dtype.name in ("INT4", "UINT4")
@@ -28,9 +28,9 @@ def fill_weight(editor: Editor, weight: Any) -> bool:
 
 
 def filling(weight: Any) -> Any:
-    """By how much each channel of a DequantizeLinear is multiplied, in the shape of its scales.
+    """The factor for each channel of a DequantizeLinear, in the shape of its scales.
 
-    None if no integer kernel reads it; weights in blocks have a kernel of their own.
+    None if no integer kernel reads it; weights in blocks have a separate kernel.
     """
     codes, scale, kind = array_of(weight.inputs[0]), array_of(weight.inputs[1]), weight.inputs[0].dtype
     if codes is None or kind is None or kind.name not in LARGEST or attribute(weight, "block_size", 0):

@@ -1,4 +1,4 @@
-"""Give a convolution of images a fourth input channel of zeros, which a faster kernel reads."""
+"""Give a convolution with three input channels a fourth one of zeros, for which there is a faster kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsebit.export.forms.editor import Editor, array_of, attribute, dequantiz
 from sparsebit.export.forms.rewrites import LIMITS
 
 PADDED = "PadChannels"  # the last word in the names of the nodes that add the channel
-LARGEST_KERNEL = 7  # along an edge; measured: 11 x 11 and 16 x 16 gain nothing
+LARGEST_KERNEL = 7  # kernel size; measured: 11 x 11 and 16 x 16 gain nothing
 
 
 def fourth_channel(editor: Editor, node: Any) -> bool:

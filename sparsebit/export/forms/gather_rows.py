@@ -14,8 +14,8 @@ ROWS, ROWS_SCALED = "Rows", "RowsScaled"
 def gather_rows(editor: Editor, node: Any) -> bool:
     """Gather quantized rows of a table instead of rows of the dequantized table.
 
-    Runtimes would turn the whole table into floats on every run. The numbers are the same: a row is dequantized by
-    its own scale, in float32.
+    Otherwise runtimes would dequantize the complete table on every run. The numbers are the same: a row is dequantized
+    by its own scale, in float32.
     """
     table = dequantized(node.inputs[0])
     if table is None or attribute(node, "axis", 0) != 0 or attribute(table, "block_size", 0):

@@ -1,4 +1,4 @@
-"""A hard sigmoid between quantized tensors as an addition: the range of its grid clips what it would clip."""
+"""A hard sigmoid between quantized tensors as an addition: the range of its grid does the clipping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hard_sigmoid(editor: Editor, node: Any) -> bool:
 
 
 def _shifted(editor: Editor, node: Any, shift: Any, kind: Any) -> Any:
-    """The input plus a number, where that is computed on integers: in the bias of a convolution, or as QLinearAdd."""
+    """The input plus a number, if that is computed on integers: in the bias of a convolution, or as QLinearAdd."""
     value, maker = node.inputs[0], node.inputs[0].producer()
     if maker is None or maker.op_type == "DequantizeLinear":
         if dequantized(value) is None or np.ndim(array_of(maker.inputs[1])):

@@ -1,6 +1,6 @@
-"""Keep ONNX Runtime from rewriting what it rewrites into other numbers. Seen in 1.31, each with a test.
+"""Prevent rewrites by ONNX Runtime that change results. Each was seen in version 1.31 and has a test.
 
-A one-input ``Sum`` is an identity that no fusion looks through, so it is put in the way.
+A one-input ``Sum`` is an identity that no fusion looks through, so it is inserted to block fusions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsebit.export.forms.editor import (
     readers,
 )
 
-# What ONNX Runtime computes on integers as it is, so that the layer after it still has a quantized input.
+# Operators that ONNX Runtime runs on integers directly, so that the layer after them has a quantized input.
 PASSED = MOVES | {
     "Slice",
     "Gather",
@@ -33,14 +33,14 @@ PASSED = MOVES | {
     "SpaceToDepth",
     "Tile",
 }
-LEFT_OUT = PASSED | {"Cast", "Dropout", "Concat"}  # dropped where they change nothing
+LEFT_OUT = PASSED | {"Cast", "Dropout", "Concat"}  # dropped if they change nothing
 NEUTRAL = ("Add", "Sub", "Mul", "Div")  # likewise, with a 0 or a 1
 
 
 def keep_float_weight(editor: Editor, node: Any) -> bool:
     """A weight that was not quantized stays in float.
 
-    Between quantized tensors ONNX Runtime would quantize it itself, with one scale for all.
+    Between quantized tensors, ONNX Runtime would quantize it itself, with one scale for the complete weight.
     """
     if quantized_source(node.inputs[0], behind=PASSED) is None or not _is_quantized_later(node.outputs[0]):
         return False
@@ -51,11 +51,11 @@ def keep_float_weight(editor: Editor, node: Any) -> bool:
 
 
 def _is_quantized_later(value: Any) -> bool:
-    """Whether a value is quantized right away, or after what ONNX Runtime fuses, drops or moves the step before."""
+    """Whether a value is quantized next, or after operators that ONNX Runtime fuses, drops or moves."""
     waiting, seen = [value], set[Any]()
     while waiting:
         for reader in readers(waiting.pop()):
-            if reader in seen:  # paths part and meet again: without this there would be too many
+            if reader in seen:  # branches join again: without this, the number of paths would explode
                 continue
             seen.add(reader)
             if reader.op_type in ("QuantizeLinear", "Relu", "Clip"):
@@ -71,7 +71,7 @@ def _is_quantized_later(value: Any) -> bool:
 def keep_softmax_float(editor: Editor, node: Any) -> bool:
     """A softmax between quantized tensors stays in float.
 
-    The integer kernel takes five times as long, and gives other values in two of a hundred places.
+    The integer kernel takes five times as long, and 2 % of its values differ.
     """
     ends = any(reader.op_type == "QuantizeLinear" for reader in readers(node.outputs[0]))
     if not ends or dequantized(node.inputs[0]) is None:
@@ -83,7 +83,7 @@ def keep_softmax_float(editor: Editor, node: Any) -> bool:
 def keep_unsupported_grid_float(editor: Editor, node: Any) -> bool:
     """A product of quantized inputs on grids that no integer kernel reads stays in float.
 
-    ONNX Runtime would let a kernel take them that then refuses: one that wants a single scale for its input and
+    ONNX Runtime would choose a kernel that then fails: one that requires a single scale for its input and
     at most one scale per output channel for its weight.
     """
     inputs = [dequantized(value, behind=MOVES) for value in node.inputs[:2]]
@@ -102,7 +102,7 @@ def keep_unsupported_grid_float(editor: Editor, node: Any) -> bool:
 def keep_vector_matmul_float(editor: Editor, node: Any) -> bool:
     """A product with a vector stays as it is.
 
-    ONNX Runtime has an integer kernel take it that refuses vectors, or reads a matrix the other way round and the
+    ONNX Runtime would choose an integer kernel that fails on vectors, or reads a matrix transposed and the
     transpose before it twice.
     """
     if 1 not in [_constant_rank(value) for value in node.inputs]:
@@ -122,7 +122,7 @@ def _constant_rank(value: Any) -> int | None:
 
 
 def keep_float8_product(editor: Editor, node: Any) -> bool:
-    """A product of 8-bit floats stays in float: a kernel that rounds its inputs to integers would take the weight."""
+    """A product of 8-bit floats stays in float: otherwise a kernel that rounds its inputs to integers would be used."""
     if not is_float8(node.inputs[0]) or dequantized(node.inputs[1]) is None:
         return False
     return _hide_input(editor, node, 1)
@@ -145,9 +145,9 @@ def keep_float8_relu(editor: Editor, node: Any) -> bool:
 
 
 def keep_branch_float(editor: Editor, node: Any) -> bool:
-    """What a branch or loop reads from outside of it is float: ONNX Runtime ends the process otherwise.
+    """Tensors that a branch or loop reads from outside stay in float: otherwise ONNX Runtime ends the process.
 
-    Its optimizer looks for such a reader of a DequantizeLinear among the node's own inputs.
+    Its optimizer searches for readers of a DequantizeLinear only among a node's own inputs.
     """
     hidden = False
     inside = [part for found in node.attributes.values() for part in _graphs(found)]

@@ -1,4 +1,4 @@
-"""Markers become QuantizeLinear and DequantizeLinear, each where it stands."""
+"""Replace each marker by QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Lowering:
         self.scale, self.zero_point, self.attributes = grid
 
     def value(self) -> Any:
-        """What is read in the place of the marker, in the type the model computes in."""
+        """The value that replaces the marker, in the type the model computes in."""
         original = self.editor.ir.DataType[_TYPES.get(self.tensor.dtype, "FLOAT")]
         codes = self._weight() if self.tensor.side == "W" else self._activation(original)
         value = self._unpacked(codes) if self.container.unpacked else self._dequantized(codes)
@@ -86,7 +86,7 @@ class _Lowering:
     def _activation(self, original: Any) -> Any:
         container, value = self.container, self.node.inputs[0]
         if original != self.float32:
-            # the grid is computed in float32 whatever the model computes in, so the file does it too
+            # the grid is always computed in float32, so the file does it too
             value = self._cast(value, self.float32, "Cast", "float")
         clips_numbers = container.clip is not None and "16" in container.kind
         if clips_numbers:  # no runtime clips 16-bit integers, nor computes on them
@@ -116,7 +116,7 @@ class _Lowering:
     def _unpacked(self, codes: Any) -> Any:
         """8-bit floats as a cast and a product.
 
-        Kernels for integers would take the place of DequantizeLinear, and then refuse 8-bit floats.
+        ONNX Runtime would replace DequantizeLinear by integer kernels, which then fail on 8-bit floats.
         """
         tensor = self.tensor
         scale = tensor.grid.scale[0] if tensor.per_tensor else tensor.grid.spread(tensor.shape)[0]
@@ -125,7 +125,7 @@ class _Lowering:
         return self._put("Mul", factors, SCALED, "quantized", self.float32)
 
     def _grid(self) -> tuple[Any, Any, dict[str, int]]:
-        """Scale, zero point and the attributes that say how they lie along the tensor."""
+        """Scale, zero point and the attributes that give their axis and blocks."""
         grid, shape = self.tensor.grid, self.tensor.shape
         scale, zero_point = grid.scale.numpy(), grid.zero_point.numpy() + self.container.shift
         attributes: dict[str, int] = {}
@@ -145,7 +145,7 @@ class _Lowering:
 
 
 def _blocks(tensor: Marked) -> tuple[int, int]:
-    """Axis and length of the blocks that share a scale. A shorter last group is cut into pieces all have in common."""
+    """Axis and length of the blocks that share a scale. With a shorter last group, the length divides both."""
     layout, shape = tensor.grid.layout, tensor.shape
     axis = layout.input_axis % len(shape)
     inputs = shape[axis] // (layout.groups if axis == 0 else 1)

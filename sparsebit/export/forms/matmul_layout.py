@@ -1,4 +1,4 @@
-"""Bring quantized weights of matrix products into the layout runtimes read: [inputs, outputs], no transpose."""
+"""Bring quantized weights of matrix products into the layout that runtimes read: [inputs, outputs], no transpose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_BLOCK, SMALLEST_BLOCK = 128, 16  # MatMulNBits takes powers of two in th
 
 
 def transpose_weight(editor: Editor, node: Any) -> bool:
-    """Store a weight that is only read through a transpose the other way round."""
+    """Store a weight transposed if it is only read through a transpose."""
     users = readers(node.outputs[0])
     if array_of(node.inputs[0]) is None or not users or node.outputs[0].is_graph_output():
         return False
@@ -37,8 +37,8 @@ def transpose_weight(editor: Editor, node: Any) -> bool:
 def separate_weight_only(editor: Editor, node: Any) -> bool:
     """Write a product of a float input and an integer weight as blocks along the inputs and a plain MatMul.
 
-    That is the one form ONNX Runtime turns into ``MatMulNBits``. A scale per output channel is a scale per block, many
-    times the same.
+    This is the only form that ONNX Runtime turns into ``MatMulNBits``. A scale per output channel is a scale per block,
+    many times the same.
     """
     weight = dequantized(node.inputs[1])
     if weight is None or array_of(weight.inputs[0]) is None:
@@ -57,9 +57,9 @@ def separate_weight_only(editor: Editor, node: Any) -> bool:
 
 
 def as_matmul(editor: Editor, node: Any, *, apart: bool = False) -> Any:
-    """Gemm as MatMul and Add; None where it scales or transposes its input.
+    """Gemm as MatMul and Add; None if it scales or transposes its input.
 
-    A sum may become Gemm again, and absorb the activation after it; a difference does not (``apart``).
+    An addition may be fused to Gemm again, with the activation after it; a subtraction is not (``apart``).
     """
     if (
         attribute(node, "alpha", 1.0) != 1.0
@@ -85,7 +85,7 @@ def as_matmul(editor: Editor, node: Any, *, apart: bool = False) -> Any:
 
 
 def _turned(editor: Editor, node: Any) -> Any:
-    """The same weight, transposed, as a DequantizeLinear of its own."""
+    """The same weight, transposed, as a new DequantizeLinear."""
     codes, scale, zero_point = (array_of(value) for value in node.inputs)
     attributes: dict[str, int] = {}
     if scale.ndim >= 1:
@@ -101,7 +101,7 @@ def _turned(editor: Editor, node: Any) -> Any:
 
 
 def _in_blocks(editor: Editor, node: Any) -> bool:
-    """Give a [K, N] weight with one scale per column (or one in all) the same scales in blocks along K."""
+    """Give a [K, N] weight with one scale per column (or a single one) the same scales in blocks along K."""
     codes, scale, zero_point = (array_of(value) for value in node.inputs)
     by_row = scale.ndim == 1 and attribute(node, "axis", 1) % 2 != 1
     if attribute(node, "block_size", 0) or codes.ndim != 2 or by_row:

@@ -1,4 +1,4 @@
-"""Exact rewrites that let integer kernels in: no number changes. Each takes one node and says whether it changed it."""
+"""Exact rewrites that make integer kernels possible. Each takes one node and returns whether it changed it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = {"INT8": (-128, 127), "UINT8": (0, 255)}
 
 
 def size_from_codes(editor: Editor, node: Any) -> bool:
-    """Ask the quantized values of a tensor for its size, not the tensor: it then is read as quantized values alone."""
+    """Take the size of a tensor from its quantized values, so that only quantized values of it are read."""
     found = [reader for reader in readers(node.inputs[0]) if reader.op_type == "QuantizeLinear"]
     if found:
         node.replace_input_with(0, found[0].outputs[0])
@@ -31,7 +31,7 @@ def size_from_codes(editor: Editor, node: Any) -> bool:
 
 
 def drop_empty_pad(editor: Editor, node: Any) -> bool:
-    """A Pad by nothing goes."""
+    """Remove a Pad that adds nothing."""
     pads = editor.evaluated(node.inputs[1])
     if pads is None or np.any(pads) or node.outputs[0].is_graph_output():
         return False
@@ -40,7 +40,7 @@ def drop_empty_pad(editor: Editor, node: Any) -> bool:
 
 
 def pad_into_conv(editor: Editor, node: Any) -> bool:
-    """Let a convolution pad with zeros itself, where a Pad before it did."""
+    """Move the zeros of a Pad into the padding of the convolution after it."""
     pad = node.inputs[0].producer()
     if pad is None or pad.op_type != "Pad" or attribute(node, "auto_pad", "NOTSET") != "NOTSET":
         return False
@@ -55,7 +55,7 @@ def pad_into_conv(editor: Editor, node: Any) -> bool:
 
 
 def _zero_pads(editor: Editor, node: Any) -> list[int] | None:
-    """What a Pad adds to the spatial axes, starts then ends; None if it does anything else."""
+    """The zeros that a Pad adds to the spatial axes, starts then ends; None if it does anything else."""
     pads, value = editor.evaluated(node.inputs[1]), node.inputs[2] if len(node.inputs) > 2 else None
     if attribute(node, "mode", "constant") != "constant" or pads is None or len(node.inputs) > 3:
         return None
@@ -87,7 +87,7 @@ def repeat_grid(editor: Editor, node: Any) -> bool:
 
 
 def _moved_from(value: Any, passed: set[str]) -> Any:
-    """The DequantizeLinear that all numbers of a value come from, unchanged; what is between is added to ``passed``."""
+    """The DequantizeLinear from which all numbers of a value come unchanged; operators in between go to ``passed``."""
     before = value.producer()
     if before is None or before.op_type == "DequantizeLinear":
         return before
@@ -185,7 +185,7 @@ def clip_codes(editor: Editor, node: Any) -> bool:
 
 
 def _behind_kernel(node: Any) -> bool:
-    """Whether what is before the activation has an integer kernel that ends in quantized values."""
+    """Whether the operator before the activation has an integer kernel that returns quantized values."""
     before = node.inputs[0].producer()
     while before is not None and before.op_type in ("MaxPool", *ACTIVATIONS):
         before = before.inputs[0].producer()
@@ -213,7 +213,7 @@ def _code(number: float, scale: Any, zero_point: Any, limits: tuple[int, int]) -
 
 
 def _clip(editor: Editor, node: Any, low: int, high: int, kind: Any) -> None:
-    """Clip the values of a QuantizeLinear, together with a Clip that is already there."""
+    """Clip the values of a QuantizeLinear, combined with an existing Clip."""
     codes = node.outputs[0]
     following = only_reader(codes)
     merged = following is not None and following.op_type == "Clip"
@@ -232,7 +232,7 @@ def _clip(editor: Editor, node: Any, low: int, high: int, kind: Any) -> None:
 
 
 def sum_before_norm(editor: Editor, node: Any) -> bool:
-    """Spell the residual add before a layer norm as Sum.
+    """Write the residual add before a layer norm as Sum.
 
     ONNX Runtime fuses Add and LayerNormalization to SkipLayerNormalization, whose CPU kernel takes nine times as long
     as the two apart (1.31, 128 x 384: 0.25 ms against 0.03). It does not fuse Sum, which computes the same.

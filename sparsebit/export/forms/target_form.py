@@ -37,7 +37,7 @@ from sparsebit.export.translate.marker import Markers
 from sparsebit.runtime.packages import require
 from sparsebit.targets import TARGETS
 
-KEY, FORMAT = "sparsebit.quant", 1  # of what the file says about itself, and its version
+KEY, FORMAT = "sparsebit.quant", 1  # of the file's description of itself, and its version
 Step = tuple[Rewrite, tuple[str, ...]]  # a rewrite and the operators it is offered
 _MATMULS = ("Gemm", "MatMul")
 
@@ -76,7 +76,7 @@ def bring_into_form(
 ) -> tuple[list[str], dict[str, int]]:
     """Lower the markers of an ``onnx_ir`` model, and rewrite it for the target's kernels.
 
-    Returns the names of the tensors that are integers now, and how often each rewrite changed something.
+    Returns the names of the tensors that are now integers, and how often each rewrite was applied.
     """
     onnx, unsigned = require("onnx"), TARGETS[target].forms == "cpu"
     opset = max(opset, model.opset_imports.get("", opset))
@@ -90,13 +90,13 @@ def bring_into_form(
         steps = (*INTO_ADDITIONS, *steps, *INTO_FOURS)
     rewrites = {rewrite.__name__: editor.apply(rewrite, *op_types) for rewrite, op_types in steps}
     if rewrites["size_from_codes"]:
-        editor.graph.sort()  # what depends on the size now comes after the quantized values
+        editor.graph.sort()  # values that depend on the size now come after the quantized values
     model.metadata_props[KEY] = _describe(markers, lowered, target, unsigned=unsigned, opset=opset)
     return lowered, rewrites
 
 
 def _describe(markers: Markers, names: list[str], target: str, *, unsigned: bool, opset: int) -> str:
-    """What the file says about its quantized tensors, as JSON that checkers and runtimes let pass."""
+    """A description of the quantized tensors for the file, as JSON that checkers and runtimes ignore."""
     tensors = {}
     for name in sorted(names):
         tensor = markers.tensors[name]

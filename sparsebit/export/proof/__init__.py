@@ -1,4 +1,4 @@
-"""Proof that an exported file does what the model does, and does it on integers."""
+"""Checks that an exported file computes the same as the model, and on integers."""
 
 from sparsebit.export.proof.compare import check
 from sparsebit.export.proof.outputs import OutputAgreement

@@ -43,21 +43,21 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Allowance:
-    """By how much a kernel may differ: quantized values by steps and in a share of them, outputs by a part."""
+    """The allowed difference of a kernel: for quantized values in steps and as a share, for outputs as a fraction."""
 
     steps: int
     share: float
     output: float  # of the largest value
 
 
-ROUNDING = 0.02  # steps of an 8-bit grid: what summing floats in another order may move a number by
+ROUNDING = 0.02  # steps of an 8-bit grid: the change of a number from summing floats in another order
 HALF_ROUNDING = 0.5  # the same for sums in half precision: 255 steps times 2^-10, twice
 OUTPUT_ERROR = 1e-3  # of the largest value
 ROUNDS_RESULTS = Allowance(1, 0.05, 1e-2)  # integer kernels that round in their own way; average pools do
 ROUNDS_INPUTS = Allowance(4, 0.5, 5e-2)  # kernels that round their inputs to 8 bits once more
 ROUNDING_INPUTS = ("MatMulNBits", "DynamicQuantizeMatMul")
 FLOAT8 = Allowance(1, 1e-3, 0.0)
-LOWEST_SQNR = 10.0  # dB, of a whole file that is not cut
+LOWEST_SQNR = 10.0  # dB, of a complete file that is not cut
 
 
 def check(
@@ -65,8 +65,8 @@ def check(
 ) -> CheckReport:
     """Compare a file with the graph it was written from, on each of some calls.
 
-    *End to end*: the whole file and the whole model get the same inputs, and their outputs are compared. That is what
-    a user would measure. It proves nothing: one value that rounds the other way changes later values.
+    *End to end*: the complete file and the complete model get the same inputs, and their outputs are compared. That is
+    what a user would measure. It proves nothing: one value that rounds the other way changes later values.
 
     *Piece by piece*: every piece of the graph between quantized tensors is run on the quantized values torch has there,
     by the kernels the runtime uses for the whole file. Each result must be what the number in torch rounds to if it
@@ -100,23 +100,23 @@ def check(
         ) from error
     if checked is None:
         raise ExportError(
-            "a check needs at least one call", hint="pass calls=[(args, kwargs)], some of the data"
+            "a check needs at least one call", hint="pass calls=[(args, kwargs), ...] with some of your data"
         )
     return checked.report()
 
 
 class _Check:
-    """What accumulates over the calls."""
+    """The state that accumulates over the calls."""
 
     def __init__(self, gm: GraphModule, exported: Exported, runtime: str, first: TorchRun) -> None:
         self.exported, self.runtime = exported, runtime
         self.folder = exported.path.parent
         self.target = TARGETS[exported.target]
-        self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses right
+        self.optimize = self.target.forms == "cpu"  # the forms that ONNX Runtime fuses correctly
         self.ops: Any = ()
         self.float_ops: Mapping[str, int] = {}
         self.problems: list[str] = []
-        self.allowed = ROUNDS_RESULTS  # what the runtime's kernels may do in their own way
+        self.allowed = ROUNDS_RESULTS  # how far the runtime's kernels may differ
         self.tensors: dict[str, TensorAgreement] = {}
         self.outputs = {name: OutputTally(name) for name in exported.output_names}
         self.output_error = max(OUTPUT_ERROR, _token_step(gm) if exported.quantized else 0.0)
@@ -174,7 +174,7 @@ class _Check:
                 self.problems.append(f"weight {name!r}: {wrong} of {wanted.numel()} numbers differ")
 
     def _require_all(self, gm: GraphModule, run: TorchRun) -> None:
-        """Everything that is quantized in the model must be quantized in the file."""
+        """Check that everything quantized in the model is quantized in the file."""
         present = {*self.tensors, *(self.cut.reads if self.cut is not None else run.codes)}
         for kind, names in (("weight", run.weights), ("activation", run.codes)):
             self.problems += [f"{kind} {name!r} is not in the file" for name in sorted(set(names) - present)]
@@ -223,13 +223,13 @@ class _Check:
         return container_of(self._marked(name), unsigned_activations=unsigned, opset=self.exported.opset)
 
     def _stored(self, run: TorchRun, name: str) -> Any:
-        """Quantized values as they stand in the file."""
+        """Quantized values as they are stored in the file."""
         container = self._container(name)
         codes = run.codes[name].numpy().astype(np.int64) + container.shift
         return codes.astype(container.dtype.numpy())
 
     def _difference(self, run: TorchRun, name: str, got: Mapping[str, Any]) -> tuple[int, int, int]:
-        """Values that differ, by how much at most, and how many of them rounding does not explain."""
+        """How many values differ, by how much at most, and how many of them are not explained by rounding."""
         assert self.cut is not None
         value, tensor = got[self.cut.reads[name]], self._marked(name)
         if name in self.cut.as_numbers:
@@ -248,7 +248,7 @@ class _Check:
         return count, most, unexplained(codes, run.unrounded[name].numpy(), tolerance, ends)
 
     def _compare(self, run: TorchRun, name: str, got: Mapping[str, Any]) -> bool:
-        """Add up one tensor; returns whether it needs a second look."""
+        """Compare one tensor; returns whether it must be checked again without optimizations."""
         count, most, wrong = self._difference(run, name, got)
         new = TensorAgreement(name=name, side="A", elements=0, mismatched=0, largest=0)
         before = self.tensors.get(name, new)
@@ -261,7 +261,7 @@ class _Check:
         return wrong > 0
 
     def _judge(self, run: TorchRun, name: str, pieces: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
-        """Whether the file or a kernel is the cause that values differ."""
+        """Decide whether the file or a kernel causes the difference of values."""
         elements, agreement = run.codes[name].numel(), self.tensors[name]
         count, most, wrong = self._difference(run, name, plain)
         if wrong:
@@ -291,7 +291,7 @@ class _Check:
         )
 
     def report(self) -> CheckReport:
-        """Everything so far."""
+        """The report of all calls so far."""
         outputs = tuple(tally.agreement() for tally in self.outputs.values())
         if self.pieces is None:
             self.problems += [
@@ -309,7 +309,7 @@ class _Check:
 
 
 def _token_step(gm: GraphModule) -> float:
-    """One step of the coarsest grid per token: these grids are not cut, so a value that rounds the other way shows."""
+    """One step of the coarsest per-token grid: the file is not cut there, so a differently rounded value is visible."""
     bits = [m.bit for m in gm.modules() if isinstance(m, Quantizer) and m.layout.kind == "token"]
     return 2.0 ** (1 - min(bits)) if bits else 0.0
 

@@ -1,7 +1,8 @@
-"""What an exported file says: its stored weights, the file cut at its quantized tensors, and how it may round.
+"""The file's side of the comparison: its stored weights, its pieces between quantized tensors, and its rounding.
 
-In the complete file one value that rounds the other way changes later values, and after twenty layers nothing can be
-concluded from a difference. Cut, each piece is compared alone, in the kernels the runtime uses for the whole.
+In the complete file one value that is rounded differently changes later values, and after twenty layers nothing can be
+concluded from a difference. If the file is cut, each piece is compared separately, with the kernels that the runtime
+uses for the complete file.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from sparsebit.export.forms.gather_rows import ROWS, ROWS_SCALED
 from sparsebit.runtime.packages import require
 
 GAIN = 1.2  # the steepest activation between a product and its values: that of gelu and silu is 1.13 at most
-FLOAT_NOISE = 2.0**-20  # of the numbers a float32 result is computed from: sums of them are no more exact
+FLOAT_NOISE = 2.0**-20  # of the numbers that a float32 result is computed from: the accuracy of their sums
 _ENDS = (("DequantizeLinear", "DequantizeLinear"), ("Mul", SCALED))  # the last nodes of a quantized tensor
 
 
 @dataclass
 class CutModel:
-    """The model with its cuts: for each tensor what to feed after the cut and what to read before it."""
+    """The cut model: for each cut tensor, the input after the cut and the output before it."""
 
     proto: Any
     feeds: dict[str, str] = field(default_factory=dict)  # tensor -> graph input
@@ -67,7 +68,7 @@ def rounding_steps(model: Any, largest_input: float) -> dict[str, float]:
     """For every quantized activation of an ``onnx_ir`` model, by how many steps of its grid kernels may move it.
 
     The bias of a product of integers is a multiple of input scale times weight scale, so its error is half of that.
-    And what is computed in float32 from numbers up to some size has an error in proportion to it: the mean of a
+    A result computed in float32 has an error in proportion to the largest number involved: the mean of a
     normalized tensor is nothing else. ``largest_input`` is the largest number that the model is given.
     """
     found = {}
@@ -81,7 +82,7 @@ def rounding_steps(model: Any, largest_input: float) -> dict[str, float]:
 
 
 def _error_before(value: Any, largest_input: float) -> float:
-    """The error of what is computed between here and the quantized tensors before."""
+    """The error of the computation between the preceding quantized tensors and this value."""
     waiting, seen, biases, largest = [value], set(), 0.0, 0.0
     while waiting:
         current = waiting.pop()
@@ -117,7 +118,7 @@ def _half_step(product: Any) -> float:
 def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """Every quantized weight of an ``onnx_ir`` model with its name, dequantized, in the shape the torch model has it.
 
-    One at a time, so that those of a model in two files need not be in memory together.
+    They are yielded one at a time, so that not all weights of a model in two files are in memory.
     """
     for node in model.graph:
         name, _, kind = node.name.rpartition("/")
@@ -136,7 +137,7 @@ def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _stored(value: Any) -> Any:
-    """The quantized values after the steps that bring them into a kernel's form; None if they are not constant."""
+    """The quantized values after the operators that bring them into a kernel's form; None if they are not constant."""
     constant, node = array_of(value), value.producer() if value is not None else None
     if constant is not None or node is None:
         return constant
@@ -152,7 +153,7 @@ def _stored(value: Any) -> Any:
 
 
 def _word(node: Any) -> str:
-    """What a node does to a weight: the last part of its name, without a number that keeps names apart."""
+    """The operation of a node on a weight: the last part of its name, without the number that makes it unique."""
     return re.sub(r"_\d+$", "", node.name.rpartition("/")[2])
 
 

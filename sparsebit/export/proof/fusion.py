@@ -1,4 +1,4 @@
-"""Which operators were planned on integers, which of them ONNX Runtime runs so, and what computes on floats."""
+"""Which operators were planned on integers, which of them ONNX Runtime runs on integers, and which run in float."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NO_FLOAT8 = "8-bit floats have no kernel on a CPU; they are unpacked and comput
 
 
 def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[IntegerOp, ...]:
-    """Every operator of the file whose inputs are all quantized, and what it became.
+    """Every operator of the file whose inputs are all quantized, and how the runtime executes it.
 
     ``exported`` and ``optimized`` are ``onnx_ir`` models; ``kernels`` is the target's table of integer kernels.
     """
@@ -62,7 +62,7 @@ def integer_ops(exported: Any, optimized: Any, kernels: Kernels) -> tuple[Intege
 
 
 def float_ops(optimized: Any) -> Mapping[str, int]:
-    """How often each operator computes on floats in the graph that the runtime made, the most frequent first.
+    """How often each operator computes in float in the runtime's optimized graph, the most frequent first.
 
     Arithmetic on sizes is not counted, nor are operators that only move or convert numbers.
     """
@@ -96,7 +96,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _source(value: Any) -> Any:
-    """The DequantizeLinear a value comes from through moves, or None."""
+    """The DequantizeLinear from which a value comes through operators that move numbers, or None."""
     return dequantized(value, behind=_MOVES)
 
 
@@ -110,7 +110,7 @@ def _is_weight(dequantize: Any) -> bool:
 
 
 def _ends(node: Any) -> list[Any]:
-    """What reads a result, past activations and moves."""
+    """The readers of a result, after activations and operators that move numbers."""
     found, waiting = [], [node.outputs[0]]
     while waiting:
         for reader in readers(waiting.pop()):
@@ -139,7 +139,7 @@ def _planned(node: Any, kernels: Kernels) -> bool:
 
 
 def _by_name(optimized: Any) -> Mapping[str, Any]:
-    """Optimized nodes by the names they had: fusions append to the name of the node they keep."""
+    """Optimized nodes by their original names: fusions append to the name of the node they keep."""
     found: dict[str, Any] = {}
     for node in optimized.graph:
         name = node.name.removeprefix("fused ")
@@ -162,7 +162,7 @@ def _by_output(optimized: Any, node: Any) -> Any:
 
 
 def _reads_integers(node: Any) -> bool:
-    """Whether a node of the optimized graph that has no integer form of its own reads integers."""
+    """Whether a node of the optimized graph reads integers although its operator has no integer form."""
     value = node.inputs[0]
     maker = value.producer()
     if maker is None:

@@ -1,4 +1,4 @@
-"""How far the outputs of the whole file are from those of the model, on real samples: what a user would measure."""
+"""The difference between the outputs of the complete file and the model on real samples, as users would measure it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LARGEST_SQNR = 200.0  # dB: outputs that are equal
 
 @dataclass(frozen=True, kw_only=True)
 class OutputAgreement:
-    """One output of the model in the runtime against torch.
+    """One output of the model: the runtime compared with torch.
 
     ``piece_error`` is not what a user sees: it is the error of the last piece alone, given equal quantized inputs.
     """
 
     name: str
-    difference: float  # largest difference of the whole file
-    relative: float  # the same as a part of the largest value
-    sqnr_db: float  # signal to difference of the whole file
+    difference: float  # largest difference of the complete file
+    relative: float  # the same as a fraction of the largest value
+    sqnr_db: float  # signal-to-noise ratio of the complete file
     samples: int
-    same_class: int | None = None  # samples with the same largest entry, where the output looks like classes
-    piece_error: float | None = None  # relative; None where the file was not cut into pieces
+    same_class: int | None = None  # samples with the same largest entry, if the output looks like classes
+    piece_error: float | None = None  # relative; None if the file was not cut into pieces
 
     def __str__(self) -> str:
         classes = "" if self.same_class is None else f", same class {self.same_class} of {self.samples}"
@@ -38,7 +38,7 @@ class OutputAgreement:
 
 
 class OutputTally:
-    """Adds up one output over several calls."""
+    """Accumulates the difference of one output over several calls."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class OutputTally:
         self.piece_error: float | None = None
 
     def add(self, got: Any, wanted: Tensor) -> None:
-        """One call: the array of the runtime and the tensor of the model."""
+        """Add one call: the array of the runtime and the tensor of the model."""
         a, b = np.asarray(got), as_array(wanted)
         self.samples += len(b) if b.ndim else 1
         if a.shape != b.shape:
@@ -70,7 +70,7 @@ class OutputTally:
             self.difference = self.noise = math.inf
 
     def agreement(self) -> OutputAgreement:
-        """What has been added up."""
+        """The result of all calls so far."""
         ratio = LARGEST_SQNR if self.noise == 0 else -math.inf
         if 0 < self.noise < math.inf:
             ratio = min(LARGEST_SQNR, 10 * math.log10(max(self.signal, 1e-30) / self.noise))

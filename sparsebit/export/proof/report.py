@@ -25,7 +25,7 @@ FLOAT_BETWEEN_INTEGERS = (
 
 @dataclass(frozen=True, kw_only=True)
 class TensorAgreement:
-    """The quantized values of one tensor in the runtime against the torch model, given equal inputs."""
+    """The quantized values of one tensor in the runtime, compared with the torch model on equal inputs."""
 
     name: str
     side: str
@@ -56,8 +56,8 @@ class IntegerOp:
 class CheckReport:
     """Result of running an exported file: first end to end, then piece by piece.
 
-    ``outputs`` is what a user would measure: the whole file against the whole model. ``tensors`` is the proof: each
-    piece between two quantized tensors alone, started from equal quantized values.
+    ``outputs`` is what a user would measure: the complete file compared with the complete model. ``tensors`` is the
+    proof: each piece between two quantized tensors alone, started from equal quantized values.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the file computes what the model computes, piece by piece."""
+        """Whether the file computes the same as the model, piece by piece."""
         return not self.problems
 
     @property
@@ -98,7 +98,7 @@ class CheckReport:
     @property
     def piece_by_piece(self) -> str:
         """The proof in one sentence."""
-        verdict = "every piece computes what torch computes" if self.ok else "the file DIFFERS from torch"
+        verdict = "every piece gives the same results as torch" if self.ok else "the file DIFFERS from torch"
         if not self.tensors:
             return verdict
         largest = max(t.largest for t in self.tensors)

@@ -47,7 +47,7 @@ def _zero_point(node: Any) -> Any:
 
 
 def _check_pair(node: Any) -> Iterator[Finding]:
-    """Int32 biases have a rule of their own: they are not imported at all."""
+    """Int32 biases have a separate rule: they are not imported at all."""
     if not _is_bias(node):
         for rule in (_check_zero_point, _check_type, _check_scale):
             yield from rule(node)
@@ -58,7 +58,7 @@ def _check_pair(node: Any) -> Iterator[Finding]:
 def _check_zero_point(node: Any) -> Iterator[Finding]:
     zero_point = array_of(_zero_point(node))
     if zero_point is not None and np.any(zero_point.astype(np.float32) != 0):
-        yield _error("zero point 0", node, "the importer refuses any other; use symmetric grids")
+        yield _error("zero point 0", node, "the importer accepts only zero points of 0; use symmetric grids")
 
 
 def _check_type(node: Any) -> Iterator[Finding]:
@@ -70,7 +70,7 @@ def _check_type(node: Any) -> Iterator[Finding]:
     elif kind not in ("INT8", "INT4", "FLOAT8E4M3FN"):
         yield _error("types", node, "only int8, int4 and float8 e4m3 are read")
     elif kind == "INT4" and not _is_weight(node):
-        yield _error("types", node, "int4 is for weights alone")
+        yield _error("types", node, "int4 is for weights only")
     if tensor is not None and tensor.dtype.name == "INT4" and len(tensor.shape) and tensor.shape[-1] % 2:
         yield _error("int4 shape", node, "the last dimension of an int4 weight must be even")
 
@@ -83,7 +83,7 @@ def _check_scale(node: Any) -> Iterator[Finding]:
     if np.any(scale <= 0):
         yield _error("positive scale", node, "a scale is not positive")
     if scale.size > 1 and not _is_weight(node):
-        text = f"{scale.size} scales on an activation; weights alone may have several"
+        text = f"{scale.size} scales on an activation; only weights may have several"
         yield _error("activations per tensor", node, text)
 
 
@@ -93,7 +93,7 @@ def _check_weight_axis(node: Any) -> Iterator[Finding]:
     if scale is None:
         return
     if scale.ndim == 0:
-        text = "one scale for the whole weight; one per output channel is as fast and closer"
+        text = "one scale for the complete weight; one per output channel is as fast and more accurate"
         yield _advice("weights per channel", maker, text)
     wanted = _OUTPUT_AXIS.get(node.op_type, 0 if attribute(node, "transB", 0) else 1)
     per_channel = scale.ndim == 1 and not attribute(maker, "block_size", 0)
@@ -125,7 +125,7 @@ def _check_residual_add(node: Any) -> Iterator[Finding]:
         for at, other in ((0, 1), (1, 0))
     ]
     if any(blocked):
-        text = "the convolution's own branch is quantized, which keeps the add from fusing into it"
+        text = "the convolution's own branch is quantized, which prevents the add from being fused into it"
         yield _advice("residual add", node, text)
     elif not any(quantized):
         text = "the skip branch is in float; quantized, it would be read as int8"
@@ -148,7 +148,7 @@ def _check_opset(version: int) -> Iterator[Finding]:
         yield Finding(rule="opset", level="advice", node="model", text=text)
 
 
-# A rule, and the operators whose nodes it looks at.
+# A rule, and the operators whose nodes it checks.
 RULES: tuple[tuple[Callable[[Any], Iterator[Finding]], tuple[str, ...]], ...] = (
     (_check_pair, ("QuantizeLinear", "DequantizeLinear")),
     (_check_weight_axis, WEIGHTED),
@@ -159,7 +159,7 @@ RULES: tuple[tuple[Callable[[Any], Iterator[Finding]], tuple[str, ...]], ...] = 
 
 
 def check_tensorrt(path: str | Path) -> tuple[Finding, ...]:
-    """Every place in a file that TensorRT would refuse, read otherwise or not run on integers."""
+    """Every place in a file that TensorRT would refuse, read differently or not run on integers."""
     model = require("onnx_ir").load(path)
     nodes = [(rule, node) for rule, types in RULES for node in model.graph if node.op_type in types]
     found = [finding for rule, node in nodes for finding in rule(node)]

@@ -1,4 +1,4 @@
-"""What the torch model computes: the codes of every quantized tensor, and the outputs."""
+"""The torch side of the comparison: the codes of every quantized tensor, and the outputs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TorchRun:
     outputs: list[Tensor] = field(default_factory=list)
     codes: dict[str, Tensor] = field(default_factory=dict)  # of activations
     unrounded: dict[str, Tensor] = field(default_factory=dict)  # the same before rounding and clipping
-    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they stand for, of 8-bit floats
+    snapped: dict[str, Tensor] = field(default_factory=dict)  # the numbers they represent, for 8-bit floats
     weights: dict[str, Tensor] = field(default_factory=dict)  # weights, fake-quantized
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
-        """Keep what one quantizer does."""
+        """Record what one quantizer does."""
         result = quantizer.snap(x)
         if quantizer.side == "W":
             self.weights.setdefault(quantizer.name, result.detach().cpu())
@@ -51,7 +51,7 @@ class TorchRun:
 def run_torch(
     gm: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, quantized: bool = True
 ) -> TorchRun:
-    """Run a graph in evaluation mode, quantizers on, and keep everything; the model is as before afterwards."""
+    """Run a graph in evaluation mode with quantizers on and record everything; the model is not changed."""
     run = TorchRun()
     with undisturbed(gm, quantized=quantized), torch.no_grad():
         flat = FlatGraph(gm)

@@ -1,4 +1,4 @@
-"""Which axes of the inputs may have another length at run time, and what they are called."""
+"""Which axes of the inputs may have a different length at run time, and their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH, SEQUENCE = "batch", "sequence"
 
 
 def default_axes(names: Sequence[str], inputs: Sequence[Tensor]) -> AxisNames:
-    """The batch: the first axis of every input whose first axis has the length that most have.
+    """The batch axis: the first axis of every input whose first axis has the most common length.
 
     Example:
         >>> import torch
@@ -37,7 +37,7 @@ def default_axes(names: Sequence[str], inputs: Sequence[Tensor]) -> AxisNames:
 
 
 def text_axes(names: Sequence[str], inputs: Sequence[Tensor], batch: AxisNames) -> AxisNames:
-    """The batch and the sequence, where the inputs look like text: integers with two axes, and masks of their size.
+    """The batch and the sequence, if the inputs look like text: integers with two axes, and masks of their size.
 
     Example:
         >>> import torch
@@ -60,9 +60,9 @@ def axis_choices(
     inputs: Sequence[Tensor],
     fixed: FixedAxes | None = None,
 ) -> tuple[AxisNames, ...]:
-    """What to try, the freest first: exactly what was asked for; by default batch and sequence, batch, nothing.
+    """The choices to try, the most dynamic first: the requested axes, or by default batch and sequence, batch, none.
 
-    ``fixed`` are the axes in which the graph is only right at the example's size. One that was asked for is an error.
+    ``fixed`` are the axes in which the graph is only right at the example's size. Requesting one of them is an error.
     """
     fixed = fixed or {}
     if asked != "batch":
@@ -82,7 +82,7 @@ def axis_choices(
 
 def fixed_axes(gm: GraphModule, names: Sequence[str]) -> FixedAxes:
     """The axes of each input in which a captured graph is only right at the example's size, with the reason."""
-    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    signature = getattr(gm, "call_signature", None)  # a graph that was not captured by sparsebit has none
     if signature is None:
         return {}
     leaves = signature.input_leaves()
@@ -108,7 +108,7 @@ def named_axes(
     output_names: Sequence[str],
     inputs: Sequence[Tensor],
 ) -> AxisNames:
-    """What was asked for, with a name for every axis; counted from the front.
+    """The requested axes, with a name for each; counted from the front.
 
     Example:
         >>> import torch
@@ -141,9 +141,9 @@ def named_axes(
 
 
 def resized(inputs: Sequence[Tensor], names: Sequence[str], axes: AxisNames) -> list[Tensor] | None:
-    """The same inputs in another size along every dynamic axis; None if nothing is dynamic.
+    """The same inputs with another size along every dynamic axis; None if nothing is dynamic.
 
-    Twice as long, but half of a sequence: that may be as long as the model's table of positions already.
+    Axes are doubled, but sequences halved: they may already be as long as the model's table of positions.
     """
     if not any(axes.get(name) for name in names):
         return None

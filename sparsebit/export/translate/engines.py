@@ -1,4 +1,4 @@
-"""Translate a graph by the first engine whose result computes what the graph computes."""
+"""Translate a graph with the first engine whose result computes the same as the graph."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
     """Try each engine with each choice of dynamic axes, and verify the result.
 
     A translation is compared with the graph in float on the example and on an example of another size along the dynamic
-    axes, so that a length fixed by accident is found here and not by a user.
+    axes, so that a length fixed by accident is found here.
     """
     order = ["program", "script"] if request.stateful else ["script", "program"]
     if not hasattr(torch.onnx, "register_custom_op_symbolic"):
@@ -76,7 +76,7 @@ def translate(request: TranslationRequest, engine: Engine = "auto") -> Translati
 
 
 def _require_markers(model: Any, marked: Collection[str]) -> None:
-    """Refuse a translation that lost a quantizer: tracers fold anything that depends on no input into a constant."""
+    """Raise an error if a quantizer was lost: tracers fold everything that depends on no input into a constant."""
     found = {attribute(node, "key") for node in model.graph.all_nodes() if node.domain == DOMAIN}
     if missing := sorted(set(marked) - found):
         raise ExportError(f"the quantizer of {missing[0]!r} is missing in the translation")
@@ -94,12 +94,12 @@ def possible_axes(request: TranslationRequest) -> tuple[list[AxisNames], list[st
             possible.append(axes)
         except Exception as error:
             labels = " and ".join(dict.fromkeys(label for found in axes.values() for label in found.values()))
-            reasons.append(f"the graph takes no other {labels}: {_root_of(error)}")
+            reasons.append(f"the graph does not run with another {labels}: {_root_of(error)}")
     return possible, reasons
 
 
 def _root_of(error: BaseException) -> str:
-    """The first line of the original error, which exporters wrap in their own advice."""
+    """The first line of the original error, without the advice that exporters wrap around it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().split("\n") or [""]
@@ -145,7 +145,7 @@ _RUN = {"script": _by_script, "program": _by_program}
 
 
 def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: dict[str, Any]) -> Shapes:
-    """Compare the translation with the graph, markers taken as identities; returns the shapes at another size."""
+    """Compare the translation with the graph, treating markers as identities; returns the shapes at another size."""
     plain = type(proto)()
     plain.CopyFrom(proto)
     for node in _all_nodes(plain.graph):
@@ -168,7 +168,7 @@ def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: d
         except Exception:
             if inputs is request.inputs:
                 raise
-            continue  # twice as long is more than this model takes (a table of positions, say)
+            continue  # twice as long is more than this model accepts (a table of positions, for example)
         if wanted is None:
             return None  # random numbers: nothing to compare
         feed = weights | {name: as_array(x) for name, x in zip(request.names, inputs, strict=True)}
@@ -178,7 +178,7 @@ def _verify(request: TranslationRequest, axes: AxisNames, proto: Any, weights: d
 
 
 def _reference(request: TranslationRequest, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-    """What the graph computes; None if it draws random numbers."""
+    """The outputs of the graph; None if it draws random numbers."""
     before = torch.get_rng_state()
     with torch.no_grad(), request.state.undone(), Spelled(TIES):
         results = [value.clone() for value in request.flat(*(x.clone() for x in inputs))]

@@ -1,4 +1,4 @@
-"""Run the example once before it is translated: what every quantizer does, and how large results are."""
+"""Run the example once before translation, to record what every quantizer does and how large results are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsebit.quantization.modules.weights import weights_read
 
 
 def run_example(flat: FlatGraph, inputs: Sequence[Tensor], markers: Markers) -> tuple[Tensor, ...]:
-    """The outputs, with the largest number each quantized weight makes written down in ``markers``."""
+    """The outputs; the largest result of each quantized weight is recorded in ``markers``."""
     found = markers.largest
 
     def note(node: Node, value: Any) -> None:

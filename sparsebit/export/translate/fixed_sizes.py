@@ -1,4 +1,4 @@
-"""Sizes that cannot change become numbers, so that no runtime computes them from shapes."""
+"""Replace sizes that cannot change by numbers, so that no runtime computes them from shapes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fix_sizes(request: TranslationRequest) -> int:
             with torch.no_grad(), request.state.undone():
                 run_graph(body, [x.clone() for x in values], watch=note)
         except Exception:
-            return 0  # the model takes no other size: nothing is known
+            return 0  # the model accepts no other size, so nothing is known
     fixed = 0
     for node in [node for node in body.graph.nodes if node.name in runs[0]]:
         if all(run.get(node.name) == runs[0][node.name] for run in runs):

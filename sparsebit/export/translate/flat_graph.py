@@ -40,9 +40,9 @@ def original_name(name: str) -> str:
 
 
 def _argument_names(gm: fx.GraphModule) -> list[str]:
-    """The names of the arguments; the placeholder of one named like a function of Python has another (``input_1``)."""
+    """The names of the arguments; placeholders of arguments named like a Python function have another (``input_1``)."""
     placeholders = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
-    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    signature = getattr(gm, "call_signature", None)  # a graph that was not captured by sparsebit has none
     paths = [] if signature is None else [leaf.path for leaf in signature.input_leaves()]
     same_tensors = len({*paths}) == len(placeholders) and all(path.isidentifier() for path in paths)
     return paths if same_tensors else placeholders
@@ -67,11 +67,11 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _adopt(root: nn.Module, gm: fx.GraphModule, node: fx.Node) -> str:
-    """Attach what a node refers to directly under ``root`` and return its name there."""
+    """Attach the object that a node refers to directly under ``root``, and return its name there."""
     target = str(node.target)
     owner, _, name = target.rpartition(".")
     flat = target.replace(".", SEPARATOR)
-    if hasattr(fx.GraphModule, flat) or flat == "meta":  # a buffer called ``code``, say
+    if hasattr(fx.GraphModule, flat) or flat == "meta":  # for example a buffer called ``code``
         flat += SEPARATOR
     if node.op == "call_module":
         root._modules[flat] = gm.get_submodule(target)

@@ -1,4 +1,4 @@
-"""The operator that stands where a quantizer was while a graph is translated, and what it stands for.
+"""The operator that replaces a quantizer while a graph is translated, and the tensor that it represents.
 
 A marker only carries the name of a tensor. Everything about that tensor is in its ``Marked``, so no
 exporter in between can change a scale, fold a weight or lose a name.
@@ -33,7 +33,7 @@ def mark(x: Tensor, key: str) -> Tensor:
 
 @dataclass
 class Marked:
-    """One quantized tensor as it will stand in the file."""
+    """One quantized tensor, as it will be in the file."""
 
     name: str
     side: str  # "W" or "A"
@@ -46,7 +46,7 @@ class Marked:
 
     @property
     def per_tensor(self) -> bool:
-        """Whether one scale serves the whole tensor."""
+        """Whether the tensor has a single scale."""
         return self.grid.scale.numel() == 1
 
 
@@ -55,11 +55,11 @@ class Markers:
     """Every tensor that was marked, by name."""
 
     tensors: dict[str, Marked] = field(default_factory=dict)
-    dynamic: list[str] = field(default_factory=list)  # one scale per token, computed as the tokens come
-    largest: dict[str, float] = field(default_factory=dict)  # number of what each weight makes, by its name
+    dynamic: list[str] = field(default_factory=list)  # one scale per token, computed at run time
+    largest: dict[str, float] = field(default_factory=dict)  # largest result of each weight, by its name
 
     def note(self, quantizer: Quantizer, x: Tensor) -> Tensor:
-        """Write down what a quantizer does to a tensor, and pass on what it gives."""
+        """Record what a quantizer does to a tensor, and return its result."""
         if quantizer.name not in self.tensors:
             self.tensors[quantizer.name] = _describe(quantizer, x)
         return quantizer.snap(x)
@@ -81,7 +81,7 @@ def quantizers_of(model: nn.Module) -> list[Quantizer]:
 
 
 def tensor_label(name: str, call: int) -> str:
-    """The name in the file of the tensor a quantizer sees in its n-th call, counted from 0; most are called once."""
+    """The name in the file for a quantizer's n-th call, counted from 0; most are called once."""
     return name if call == 0 else f"{name}@{call}"
 
 
@@ -92,7 +92,7 @@ def code_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
 
 
 def unrounded_codes(quantizer: Quantizer, x: Tensor) -> Tensor:
-    """Where the numbers of a tensor lie between its codes, in float32."""
+    """The numbers of a tensor in units of its codes, before rounding, in float32."""
     prepared = quantizer.prepare(x).float()
     grid = quantizer.grid(prepared)
     return grid.positions(prepared) + grid.spread(prepared.shape)[1]
@@ -122,7 +122,7 @@ def _describe(quantizer: Quantizer, x: Tensor) -> Marked:
 
 
 def mark_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
-    """What a quantizer leaves in a traced graph: its preparation and a marker, or explicit steps per token."""
+    """The operators that represent a quantizer in a traced graph: its preparation and a marker, or steps per token."""
     if quantizer.layout.kind == "token":
         return _snap_tokens(quantizer, quantizer.prepare(x))
     if quantizer.side == "W":
@@ -131,7 +131,7 @@ def mark_tensor(quantizer: Quantizer, x: Tensor) -> Tensor:
 
 
 def _snap_tokens(quantizer: Quantizer, x: Tensor) -> Tensor:
-    """One scale per token, from operators every runtime has; the numbers are those of ``numerics``."""
+    """One scale per token, computed by operators that every runtime has; the numbers equal those of ``numerics``."""
     wide = x.float()
     grid = choose_grid(wide.amin(-1, keepdim=True), wide.amax(-1, keepdim=True), quantizer.code)
     return snap(wide, grid.scale, grid.zero_point, quantizer.code).to(x.dtype)

@@ -18,7 +18,7 @@ _PREFIX = re.compile(r"^/body/(body\.(?=\d))?")
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """``name``, or the name with a number if it is already in use; it is in use then.
+    """``name``, or the name with a number if it is already in use; the result is added to the names in use.
 
     Example:
         >>> unique("conv", {"conv", "conv_1"})
@@ -32,7 +32,7 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def strip_prefix(model: Any) -> None:
-    """Take the prefix that the tracer put before every name off again; call it right after translating.
+    """Remove the prefix that the tracer put before every name; call it directly after translating.
 
     At that time every name has the prefix exactly once, so a user's module that is called ``body`` keeps its name.
     """
@@ -50,7 +50,7 @@ def strip_prefix(model: Any) -> None:
 def own_output_names(gm: fx.GraphModule, count: int, inputs: Sequence[str]) -> list[str]:
     """Names for the output tensors: the keys of the model's own structure, such as ``logits``; else ``output``."""
     numbered = ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
-    signature = getattr(gm, "call_signature", None)  # a graph that was captured elsewhere has none
+    signature = getattr(gm, "call_signature", None)  # a graph that was not captured by sparsebit has none
     paths = [] if signature is None else [leaf.path for leaf in leaves_of(signature.output)]
     if len(paths) != count:  # some outputs are not tensors
         return numbered
@@ -70,7 +70,7 @@ def label_shapes(
 ) -> None:
     """Forget the shapes inside the graph and label those of inputs and outputs.
 
-    Shapes between the nodes are dropped because runtimes refuse ones that do not fit any more, and infer them anyway.
+    Shapes between nodes are dropped because runtimes refuse wrong ones, and infer them anyway.
     ``results`` are the outputs, and ``resized`` their shapes for inputs of another size along the dynamic ``axes``.
     """
     graph = model.graph
@@ -109,7 +109,7 @@ def _label(value: Any, names: dict[int, str]) -> None:
 def _label_output(
     value: Any, sizes: tuple[int, ...], axes: AxisNames, name: str, other: tuple[int, ...] | None
 ) -> None:
-    """Fixed sizes as they are, sizes that follow an input by its name where that is certain, others by their place."""
+    """Label fixed sizes by number, sizes that certainly equal an input's by its name, and others by position."""
     symbols = {label for found in axes.values() for label in found.values()}
     known: list[Any] = list(value.shape) if value.shape is not None else [None] * len(sizes)
     shape: list[int | str] = []

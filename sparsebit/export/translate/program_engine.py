@@ -12,7 +12,7 @@ from sparsebit.export.translate.request import TranslationRequest, quietly
 from sparsebit.export.translate.spellings import Spelled
 from sparsebit.runtime.packages import require
 
-LOWEST_OPSET = 18  # what its operators are written in
+LOWEST_OPSET = 18  # the language of its operators
 
 
 def translate(request: TranslationRequest, axes: AxisNames) -> Any:

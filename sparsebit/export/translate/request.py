@@ -1,4 +1,4 @@
-"""What is to be translated, as both engines take it, and silence while they work."""
+"""The request that both engines receive, and the silencing of their warnings."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class TranslationRequest:
 
 @exclusively
 def quietly() -> Iterator[None]:
-    """Tracers warn about every Python number they meet; whether the result is right is tested afterwards.
+    """Silence tracers, which warn about every Python number; whether the result is right is tested afterwards.
 
-    One thread at a time: torch's exporters keep what they do in variables of the process.
+    One thread at a time: torch's exporters keep their state in global variables.
     """
     logger = logging.getLogger("torch.onnx")
     level = logger.level

@@ -1,4 +1,4 @@
-"""Graph to ONNX by running it once under TorchScript's tracer: seconds where ``torch.export`` takes tens of them.
+"""Graph to ONNX by running it once under TorchScript's tracer: it takes seconds, ``torch.export`` tens of seconds.
 
 The weights stay outside the translated file (they are its inputs until ``attach``), so their size does not
 matter and none of them is copied.

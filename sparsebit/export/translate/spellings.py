@@ -1,4 +1,4 @@
-"""Functions that an exporter lacks, or writes in forms that runtimes do not read, by others that compute the same."""
+"""Replacements for functions that an exporter lacks, or writes in forms that runtimes do not read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reduce = Callable[..., Tensor]
 
 
 class Spelled(TorchFunctionMode):
-    """Inside the block every function in a table is computed as it says there, also inside of modules."""
+    """Inside the block every function in the table is replaced by its entry, also inside modules."""
 
     def __init__(self, table: Mapping[Any, Callable[..., Any]] | None = None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def concatenate_depth(tensors: Sequence[Tensor]) -> Tensor:
 def split_by_slices(
     input: Tensor, indices_or_sections: Any, dim: int = 0, **named: Any
 ) -> tuple[Tensor, ...]:
-    """``torch.tensor_split``, likewise: the first parts are one longer where the length is not a multiple.
+    """``torch.tensor_split``, likewise: the first parts are one longer if the length is not a multiple.
 
     Example:
         >>> [part.tolist() for part in split_by_slices(torch.arange(5), 2)]
@@ -84,7 +84,7 @@ def hypotenuse(input: Tensor, other: Tensor) -> Tensor:
 
 
 def angle_of(input: Tensor, other: Tensor) -> Tensor:
-    """``torch.atan2``, for which exporters write -π where it is π: at 0 on the left."""
+    """``torch.atan2``, for which exporters write -π instead of π at 0 with a negative second argument."""
     y, x = input * 1.0, other * 1.0
     below, left = (y < 0) | (1 / y < 0), (x < 0) | (1 / x < 0)  # 1 / -0.0 is below 0
     angle = torch.where((x == 0) & (y == 0), y, torch.atan(y / x))
@@ -213,7 +213,7 @@ def count_by_bins(input: Tensor, bins: int = 100, min: float = 0, max: float = 0
 def pool_by_slices(
     rank: int, reduce: Reduce, input: Tensor, output_size: Any, *more: Any, **named: Any
 ) -> Tensor | None:
-    """``functional.adaptive_avg_pool`` and ``adaptive_max_pool`` where the windows along an axis differ in length."""
+    """``functional.adaptive_avg_pool`` and ``adaptive_max_pool`` with windows of different lengths along an axis."""
     sizes = list(output_size) if isinstance(output_size, Sequence) else [output_size] * rank
     lengths = [int(length) for length in input.shape[-rank:]]
     windows = {
@@ -281,8 +281,8 @@ def topk_first(
     return torch.return_types.topk((values.narrow(dim, 0, k), places.narrow(dim, 0, k)))
 
 
-# Which of two equal values comes first is open in torch; ONNX says the first of them. A reference for a file needs that
-# order: experts are sorted by their number, and quantized scores are often equal.
+# torch does not define which of two equal values comes first; in ONNX it is the first one. A reference for a file needs
+# this order: experts are sorted by their number, and quantized scores are often equal.
 TIES: dict[Any, Callable[..., Any]] = {
     torch.sort: sort_first,
     torch.Tensor.sort: sort_first,

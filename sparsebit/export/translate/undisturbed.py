@@ -1,4 +1,4 @@
-"""Use a model without leaving a trace in it."""
+"""Use a model without changing it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparsebit.quantization.quantizers import Quantizer
 
 @contextlib.contextmanager
 def undisturbed(model: GraphModule, *, quantized: bool = True) -> Iterator[None]:
-    """Inside the block the model evaluates, nothing observes and every quantizer is on, or off if not ``quantized``.
+    """Inside the block the model is in evaluation mode, observers are off, and quantizers are on if ``quantized``.
 
-    Afterwards modes, switches, state and random numbers are as before.
+    Afterwards modes, switches, state and random state are restored.
     """
     quantizers = [module for module in model.modules() if isinstance(module, Quantizer)]
     devices = sorted({p.device.index or 0 for p in (*model.parameters(), *model.buffers()) if p.is_cuda})
@@ -47,6 +47,6 @@ def _writes(gm: GraphModule, node: Node) -> bool:
 
 
 def on_cpu(graph: GraphModule) -> GraphModule:
-    """The graph, or a copy of it where it is on a GPU: there sums are rounded more coarsely than a check can allow."""
+    """The graph, or a CPU copy if it is on a GPU, where sums are rounded more coarsely than the check allows."""
     tensors = (*graph.parameters(), *graph.buffers())
     return graph if all(tensor.device.type == "cpu" for tensor in tensors) else copy.deepcopy(graph).cpu()

@@ -1,4 +1,4 @@
-"""``dynamic=``: the sizes that have to be free, or capturing is refused."""
+"""``dynamic=``: sizes that must be free; otherwise capturing raises an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Dynamic = Collection[int] | Mapping[str, Collection[int]]
 
 
 def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
-    """Raise unless every dimension asked for is free.
+    """Raise unless every requested dimension is free.
 
     ``dynamic`` gives dimensions by the name of the argument, or the same for all tensor arguments that have them. A
     graph that was traced without running the model follows every size.
@@ -45,7 +45,7 @@ def require_free(captured: CapturedModule, dynamic: Dynamic) -> None:
 
 
 def _require_dimensions(dynamic: Any) -> None:
-    """Refuse what does not list dimensions."""
+    """Raise an error for anything that does not list dimensions."""
     for dims in dynamic.values() if isinstance(dynamic, Mapping) else (dynamic,):
         listed = isinstance(dims, Collection) and not isinstance(dims, str | bytes | Mapping)
         if not listed or not all(isinstance(dim, int) for dim in dims):

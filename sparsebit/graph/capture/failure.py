@@ -1,4 +1,4 @@
-"""Say where in the model a failing call of a captured graph came from."""
+"""Add the place in the model to the error of a failing call of a captured graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``capture``: one function over three ways of turning a model into a graph."""
+"""``capture``: one function for three ways of turning a model into a graph."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def capture(
             captured = from_exported(model)
         return _checked(captured, dynamic)
     model = unwrap(model)
-    find_leaves(model, skip)  # a pattern that matches nothing is an error, whichever way we go
+    find_leaves(model, skip)  # a pattern that matches nothing is an error with every front-end
     given = bool(positional or keyword)
     if frontend == "symbolic" or (frontend == "auto" and not given and not _runs_without_inputs(model)):
         return trace_symbolically(model, positional, keyword, skip=skip)
@@ -112,7 +112,7 @@ def _as_call(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ..
 
 
 def _runs_without_inputs(model: nn.Module) -> bool:
-    """Whether the model takes no arguments, so that it can be recorded although no inputs were given."""
+    """Whether the model takes no arguments, so that it can be recorded without example inputs."""
     if isinstance(model, fx.GraphModule):
         return not any(node.op == "placeholder" for node in model.graph.nodes)
     return not inspect.signature(model.forward).parameters
@@ -125,6 +125,6 @@ def _checked(captured: CapturedModule, dynamic: Dynamic | None) -> CapturedModul
     if notes:
         lines = "\n".join(f"  {note}" for note in notes[:8])
         more = f"\n  and {len(notes) - 8} more in .capture_report" if len(notes) > 8 else ""
-        text = f"the captured graph fixed what depended on the example inputs:\n{lines}{more}"
+        text = f"the captured graph fixed values that depend on the example inputs:\n{lines}{more}"
         warnings.warn(SpecializationWarning(text), stacklevel=3)
     return captured

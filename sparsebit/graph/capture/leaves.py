@@ -23,7 +23,7 @@ OPENED = (
     *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-# What a subclass may define and still be the torch.nn module it derives from.
+# Methods that a subclass may define and still count as the torch.nn module it derives from.
 _HARMLESS = {
     *("__init__", "__module__", "__doc__", "__annotations__", "__qualname__", "__firstlineno__", "__dict__"),
     *("__weakref__", "__static_attributes__", "__constants__", "__repr__", "extra_repr", "reset_parameters"),
@@ -33,7 +33,7 @@ _HARMLESS = {
 
 
 def torch_base(kind: type) -> type | None:
-    """The ``torch.nn`` class that a module class behaves as: itself, or the base whose methods it leaves alone."""
+    """The ``torch.nn`` class that a module class behaves as: itself, or the base whose methods it does not override."""
     for index, base in enumerate(kind.__mro__):
         if base.__module__.startswith("torch.nn."):
             if base is nn.Module:
@@ -49,7 +49,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_torch_leaf(module: nn.Module) -> bool:
-    """Whether a module is a plain ``torch.nn`` one that can stay one node."""
+    """Whether a module is a plain ``torch.nn`` module that can stay one node."""
     return not has_hooks(module) and _is_plain(module)
 
 
@@ -92,7 +92,7 @@ class LeafModules:
 
 
 def find_leaves(model: nn.Module, skip: Sequence[str] = (), *, stochastic: bool = True) -> LeafModules:
-    """Decide which modules stay one node: torch's own, registered, scripted, asked for, or DropPath-like."""
+    """Decide which modules stay one node: torch's own, registered, scripted, requested, or DropPath-like."""
     found, unmatched = LeafModules(), set(skip)
     names: dict[int, str] = {}  # the first of a shared module's names
     for name, module in model.named_modules(remove_duplicate=False):

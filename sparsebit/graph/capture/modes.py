@@ -1,4 +1,4 @@
-"""One graph for both modes: what differs between training and evaluation becomes a constant that follows the mode."""
+"""One graph for both modes: values that differ between them become constants that follow the mode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEPT = (autocast_mode._enter_autocast, autocast_mode._exit_autocast, torch._C._
 
 
 class Differs(Exception):
-    """Two recordings are not the same program: the first node that differs, and how."""
+    """Raised if two recordings are different programs: the first node that differs, and how."""
 
     def __init__(self, node: fx.Node, text: str) -> None:
         self.node = node
@@ -31,15 +31,15 @@ class Differs(Exception):
 
 
 def flipped_modes(modules: Sequence[nn.Module]) -> contextlib.AbstractContextManager[None]:
-    """Put modules in the other mode each, without calling a ``train`` of their own."""
+    """Flip the mode of each module, without calling an overridden ``train``."""
     return replaced(*((module, "training", not module.training) for module in modules))
 
 
 def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool]) -> str | None:
-    """Compare the recording of one mode with that of the other, and let what differs follow the mode.
+    """Compare the recordings of the two modes, and let values that differ follow the mode.
 
-    ``training`` says in which mode a module was in the recording of ``graph``. Returns None, or where the programs
-    part (then ``graph`` is unchanged).
+    ``training`` says in which mode a module was in the recording of ``graph``. Returns None, or the place where the
+    programs differ (then ``graph`` is unchanged).
     """
     try:
         comparison = compare(graph, other)
@@ -50,15 +50,15 @@ def merge_modes(graph: fx.Graph, other: fx.Graph, training: Callable[[str], bool
 
 
 def compare(graph: fx.Graph, other: fx.Graph) -> Comparison:
-    """What differs between two recordings of one program; raises ``Differs`` where they are not one program."""
+    """The differences between two recordings of one program; raises ``Differs`` if they are different programs."""
     return Comparison(_live(graph), _live(other))
 
 
 def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str], bool]) -> None:
-    """Let what differs between the recordings of two modes follow the mode.
+    """Let values that differ between the recordings of two modes follow the mode.
 
-    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that one mode leaves
-    out is put in, switched by one.
+    Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that only one mode has is
+    inserted, switched by one.
     """
     for user, path, dropout in comparison.missing:
         _insert_dropout(graph, user, path, dropout, comparison.other_to_mine)
@@ -70,7 +70,7 @@ def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str
 
 
 class Comparison:
-    """What differs between two recordings, walked side by side; raises ``Differs`` if they are not one program."""
+    """Compares two recordings node by node; raises ``Differs`` if they are different programs."""
 
     def __init__(self, mine: list[fx.Node], theirs: list[fx.Node]) -> None:
         self.mine, self.theirs = mine, theirs
@@ -93,7 +93,7 @@ class Comparison:
                 self.extra.append(one)
                 left += 1
             elif "get_attr" in (one.op, two.op):
-                # They are sorted by name: the smaller one is missing in the other run.
+                # They are sorted by name, so the smaller one is missing in the other run.
                 node = min((n for n in (one, two) if n.op == "get_attr"), key=lambda n: str(n.target))
                 raise Differs(next(iter(node.users)), f"only one of the modes reads {node.target}")
             else:
@@ -101,7 +101,7 @@ class Comparison:
                 raise Differs(node, f"{_spell(one)} in one run, {_spell(two)} in the other")
         if left < len(self.mine) or right < len(self.theirs):
             node = self.mine[left] if left < len(self.mine) else self.theirs[right]
-            raise Differs(node, "one run does more than the other")
+            raise Differs(node, "one run has more operations than the other")
 
     def _compare(self, node: fx.Node, path: tuple[Any, ...], left: Any, right: Any) -> None:
         if isinstance(left, fx.Node) and isinstance(right, fx.Node):
@@ -129,7 +129,7 @@ class Comparison:
         if unknown and self.other_to_mine.get(_source(right)) is left:
             self.missing.append((node, path, right))
         elif not (left in self.extra and self.pairs.get(_source(left)) is right):
-            raise Differs(node, "an operator has other inputs")
+            raise Differs(node, "an operator has different inputs")
 
 
 def _is_dropout(node: fx.Node) -> bool:
@@ -174,14 +174,14 @@ def _insert_dropout(
 
 
 def is_removable(node: fx.Node) -> bool:
-    """Whether a recorded node only computes a value, so that it can go when the value is unused."""
+    """Whether a recorded node only computes a value, so that it can be removed if the value is unused."""
     if node.op not in ("call_function", "get_attr") or node.meta.get("mutates"):
         return False
     return node.target not in _KEPT and node.target not in fx.node._side_effectful_functions
 
 
 def _live(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that matter: others (an unused random number) may differ between the modes."""
+    """The nodes that are used: others (an unused random number) may differ between the modes."""
     needed: set[fx.Node] = set()
     for node in reversed(list(graph.nodes)):
         if node in needed or (not is_removable(node) and node.target is not check_branch):

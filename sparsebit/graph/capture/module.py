@@ -56,11 +56,11 @@ class CapturedModule(fx.GraphModule):
     def set_capture(
         self, report: CaptureReport, conflict: str | None, flags: dict[bool, dict[str, bool]]
     ) -> None:
-        """Keep what capturing found out: notes, why the mode cannot change, and the modes a ``train`` would set."""
+        """Store the results of capturing: notes, why the mode cannot change, and the modes that ``train`` sets."""
         self.capture_report, self._mode_conflict, self._mode_flags = report, conflict, flags
 
     def _uncover_names(self) -> None:
-        """Let a model's own ``code`` or ``meta`` win over the attribute of that name in ``torch.fx.GraphModule``."""
+        """Give a model's own ``code`` or ``meta`` precedence over that attribute of ``torch.fx.GraphModule``."""
         for name in {**self._modules, **self._parameters, **self._buffers}:
             if name == "meta":
                 self.__dict__.pop("meta", None)
@@ -86,7 +86,7 @@ class CapturedModule(fx.GraphModule):
             raise
 
     def recompile(self) -> Any:
-        """Generate the code of the current graph; activations work in place where nothing else reads their input."""
+        """Generate the code of the current graph; activations work in place if nothing else reads their input."""
         make_safe(self.graph)
         _settle_in_place(self)
         code = super().recompile()
@@ -163,7 +163,7 @@ def _own_part(name: str, module: nn.Module) -> Any:
 
 
 def in_place_when_private(module: nn.Module) -> nn.Module:
-    """A copy of an in-place activation that is free to switch: in the graph it is a function of its input."""
+    """A copy of an in-place activation whose ``inplace`` can change: in the graph it is a function of its input."""
     own = copy.copy(module)
     own.inplace = False  # type: ignore[assignment]
     own.__dict__["in_place_when_private"] = True
@@ -171,7 +171,7 @@ def in_place_when_private(module: nn.Module) -> nn.Module:
 
 
 def _settle_in_place(gm: CapturedModule) -> None:
-    """Let activations that were in place in the model write over their input, if it has no other reader.
+    """Let activations that were in place in the model overwrite their input, if it has no other reader.
 
     Saves the memory traffic the model saved. It is decided again whenever the graph changes.
     """
@@ -186,7 +186,7 @@ def _settle_in_place(gm: CapturedModule) -> None:
 
 
 def reads_privately(gm: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether nothing else reads what an operator reads first, now or later: it may write over it, or keep it."""
+    """Whether nothing else reads an operator's first input, now or later, so that it may be overwritten or kept."""
     value = node.args[0] if node.args else None
     if not isinstance(value, fx.Node) or not value.op.startswith("call_") or set(value.users) != {node}:
         return False
@@ -265,25 +265,25 @@ def _restore_flat(
 
 
 class _StatefulShell(nn.Module):
-    """Stands for a module that keeps more in its state dict than parameters and buffers."""
+    """Represents a module with more in its state dict than parameters and buffers."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.__dict__["original"] = module
 
     def get_extra_state(self) -> Any:
-        """What the user's module keeps."""
+        """The extra state of the user's module."""
         return self.__dict__["original"].get_extra_state()
 
     def set_extra_state(self, state: Any) -> None:
-        """Give it back to the user's module."""
+        """Pass it to the user's module."""
         self.__dict__["original"].set_extra_state(state)
 
 
 def build_shell(model: nn.Module, leaves: set[int], replaced: dict[str, nn.Module]) -> nn.Module:
     """A tree of empty modules with the model's own names, parameters, buffers and leaf modules.
 
-    The user's containers are not taken over, because passes replace their children; modules and parameters that are
+    The user's containers are not reused, because passes replace their children; modules and parameters that are
     shared in the model are shared here.
     """
     memo: dict[int, nn.Module] = {}

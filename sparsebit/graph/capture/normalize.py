@@ -1,4 +1,4 @@
-"""One spelling for one meaning: torch functions, Tensor methods and operators to one canonical function each.
+"""One spelling for each meaning: torch functions, Tensor methods and operators become one canonical function each.
 
 ``x + y``, ``x.add(y)`` and ``torch.add(x, y)`` all become ``operator.add``; a method with a torch function of the same
 meaning becomes that function; sizes given one by one become one tuple. Passes then look for one target, not five.
@@ -60,7 +60,7 @@ _SYNONYMS: dict[Any, Callable[..., Any]] = {
     torch.arccos: torch.acos,
     torch.fix: torch.trunc,
 }
-# a method of this name means something else than the torch function, or has no function
+# a method of this name differs from the torch function, or has no such function
 _METHODS_ONLY = {
     *("where", "to", "type", "view", "expand", "repeat", "size", "contiguous", "stft", "istft", "norm"),
     *("split", "polygamma"),
@@ -77,7 +77,7 @@ _PYTHON_METHODS = {
 
 
 def name_of(function: Any) -> str:
-    """The name a callable is known by: for Tensor methods the one in the class."""
+    """The name of a callable: for Tensor methods, the name in the class."""
     if isinstance(function, types.FunctionType) and function in _PYTHON_METHODS:
         return _PYTHON_METHODS[function]
     return str(getattr(function, "__name__", ""))
@@ -99,7 +99,7 @@ def canonical_call(
 ) -> Call:
     """The canonical spelling of a call at the torch API level; tensors may be real ones or FX nodes.
 
-    ``is_shape`` says whether a lone argument is all the sizes or one of them.
+    ``is_shape`` says whether a single argument holds all sizes or is one of them.
 
     Example:
         >>> canonical_call(torch.Tensor.__rsub__, ("x", 1), {})

@@ -29,10 +29,10 @@ def assemble(
 
     Args:
         shell: holds the model's parameters, buffers and leaf modules.
-        constants: tensors and modules that the graph found on its way, by the names it reads them under.
+        constants: tensors and modules that were found during capturing, by the names under which the graph reads them.
         conflict: why the graph cannot switch between training and evaluation, if it cannot.
         modes: as ``overridden_modes`` gives them.
-        keep_random: unused random numbers stay, because drawing them moves the generator on.
+        keep_random: unused random numbers stay, because drawing them advances the generator.
     """
     drop_dead_functions(graph, keep_random)
     report.sizes = [size for leaf in signature.input_leaves() for size in leaf.sizes]

@@ -1,4 +1,4 @@
-"""What capturing had to decide on the way."""
+"""The decisions made during capturing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Note:
 
 @dataclass
 class CaptureReport:
-    """Everything a reader of the graph should know that the graph itself does not show."""
+    """What a reader of the graph should know and the graph itself does not show."""
 
     frontend: str = ""
     notes: list[Note] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Leave a model as it was before a run: its attributes, its buffers, the random state."""
+"""Restore a model after a run: its attributes, its buffers, and the random state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsebit.graph.exclusive import without_warnings
 
 
 class Snapshot:
-    """A model's attributes and the numbers in its buffers, to see what a run changed and to put everything back."""
+    """A model's attributes and the numbers in its buffers, to see what a run changed and to restore everything."""
 
     def __init__(self, model: nn.Module) -> None:
         self._attributes = [(module, dict(module.__dict__)) for module in model.modules()]
@@ -35,7 +35,7 @@ class Snapshot:
                     self._buffers[name] = (module, key, tensor, tensor.detach().clone())
 
     def _save(self, value: Any, seen: set[int]) -> None:
-        """Remember what is in a container, and in those inside it; arrays and plain tensors by their numbers."""
+        """Save the contents of a container and of those inside it; of arrays and plain tensors, the numbers."""
         if id(value) in seen:
             return
         if isinstance(value, dict | list | set | deque):
@@ -49,7 +49,7 @@ class Snapshot:
             self._arrays.append((value, value.detach().clone()))
 
     def carried(self, depends_on_data: Callable[[Any], bool]) -> Iterator[str]:
-        """Attributes that the run left changed for the next one: results of it, and counters."""
+        """Attributes that the run changed for the next one: its results, and counters."""
         for module, before in self._attributes:
             for key, value in vars(module).items():
                 numbers = type(value) in (int, float) and type(before.get(key)) in (int, float)
@@ -63,7 +63,7 @@ class Snapshot:
                     yield f"{type(module).__name__}.{key}"
 
     def reassigned(self) -> Iterator[tuple[str, Tensor]]:
-        """Buffers that the model replaced by another tensor, which is given."""
+        """Buffers that the model replaced, with the new tensors."""
         for name, (module, key, tensor, _) in self._buffers.items():
             now = module._buffers.get(key)
             if now is not None and now is not tensor:
@@ -77,11 +77,11 @@ class Snapshot:
         return None
 
     def original(self, name: str) -> Tensor:
-        """The tensor a buffer was before."""
+        """The original tensor of a buffer."""
         return self._buffers[name][2]
 
     def restore(self) -> None:
-        """Put every attribute and every number back."""
+        """Restore every attribute and every number."""
         for module, attributes in self._attributes:
             module.__dict__.clear()
             module.__dict__.update(attributes)
@@ -102,7 +102,7 @@ class Snapshot:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    """Equal, not-a-number included; what cannot be compared (sparse, meta) is taken to be."""
+    """Whether tensors are equal, NaN included; tensors that cannot be compared (sparse, meta) count as equal."""
     if left.shape != right.shape:
         return False
     if left.layout is not torch.strided or left.device.type == "meta" or torch.equal(left, right):
@@ -114,7 +114,7 @@ def _same(left: Tensor, right: Tensor) -> bool:
 def undisturbed(
     model: nn.Module, inputs: Sequence[Tensor] = (), snapshot: Snapshot | None = None
 ) -> Iterator[Snapshot]:
-    """Run something and leave the model and the random state as they were; ``snapshot`` is one taken before."""
+    """Run a function and restore the model and the random state; ``snapshot`` is an earlier snapshot."""
     devices = sorted({t.device.index or 0 for t in inputs if t.device.type == "cuda"})
     snapshot, python, arrays = snapshot or Snapshot(model), random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
@@ -127,12 +127,12 @@ def undisturbed(
 
 
 def training_flags(model: nn.Module) -> dict[str, bool]:
-    """Which module is in training mode, by every name it has."""
+    """Whether each module is in training mode, by all its names."""
     return {name: module.training for name, module in model.named_modules(remove_duplicate=False)}
 
 
 def overridden_modes(model: nn.Module) -> dict[bool, dict[str, bool]]:
-    """For a model with a ``train`` of its own (a frozen batch norm): which module is in which mode after it."""
+    """For a model that overrides ``train`` (a frozen batch norm): the mode of each module after calling it."""
     if all(type(module).train is nn.Module.train for module in model.modules()) or inherited_conflict(model):
         return {}
     trainable = [(parameter, parameter.requires_grad) for parameter in model.parameters()]

@@ -1,4 +1,4 @@
-"""Where in the model's own source something happened."""
+"""Places in the model's own source."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
     while frame is not None:
         code = frame.f_code
         if code.co_qualname == _MODEL_CALL and code.co_filename.startswith(_OURS):
-            return None  # what is further out is not the model
+            return None  # outer frames are not the model
         if not is_foreign(code.co_filename):
             return Source(code.co_filename, frame.f_lineno, code.co_qualname)
         frame = frame.f_back
@@ -56,7 +56,7 @@ def find_source(frame: types.FrameType | None = None) -> Source | None:
 
 
 def running_line() -> str | None:
-    """The line of the model that runs now, for a message; None outside a model."""
+    """The model's line that is running, for a message; None outside a model."""
     found = find_source()
     return None if found is None else str(found)
 

@@ -16,7 +16,7 @@ from sparsebit.errors import CaptureError, with_article
 def unwrap(model: Any) -> nn.Module:
     """The module itself, if it can be captured.
 
-    A class that holds a graph already says so in ``why_not_capture``, a text for the user.
+    A class that already contains a graph says so in ``why_not_capture``, a text for the user.
 
     Raises:
         CaptureError: one message for each kind of wrong object.
@@ -59,7 +59,7 @@ def unwrap(model: Any) -> nn.Module:
 
 
 def how_to_get_module(wrong: object) -> str | None:
-    """What to type to get a module, for those objects that are often passed in its place."""
+    """What to type to get a module, for objects that are often passed instead of one."""
     if isinstance(wrong, torch.export.ExportedProgram):
         return "pass program.module(), or better the module it was exported from"
     if isinstance(wrong, type):
@@ -70,7 +70,7 @@ def how_to_get_module(wrong: object) -> str | None:
 
 
 def _inside(model: nn.Module) -> nn.Module | None:
-    """The module in a wrapper of torch that adds nothing to what it computes, or None."""
+    """The module inside a torch wrapper that does not change what it computes, or None."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         module: nn.Module = model.module
         return module

@@ -13,7 +13,7 @@ from sparsebit.graph.ops.spellings import family
 
 
 def attention_macs(call: OpCall) -> int:
-    """Query [..., L, E] by key [..., S, E], then scores by value [..., S, V]; causal masks halve nothing."""
+    """Query [..., L, E] by key [..., S, E], then scores by value [..., S, V]; a causal mask does not reduce them."""
     query, source, value = call.shape("query"), call.shape("key")[-2], call.shape("value")[-1]
     return math.prod(query[:-1]) * source * (query[-1] + value)
 

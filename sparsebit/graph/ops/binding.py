@@ -16,15 +16,15 @@ from sparsebit.graph.value import TensorInfo
 
 _NOTHING = object()
 
-# what many torch functions accept beside their own names
+# names that many torch functions accept as alternatives
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 
 
 def bind(gm: GraphModule, node: Node) -> OpCall | None:
     """The call a node makes, or None if its operator is unknown.
 
-    Whether the operator came as a module, a function, a method or an aten overload, the arguments read the
-    same: what the call passes, else what the module holds, else what the target implies, else the default.
+    Whether the operator came as a module, a function, a method or an aten overload, the arguments are read in the same
+    way: from the call, else from the module, else from the target, else the default.
     """
     module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
     found = find_call(node, module)
@@ -109,7 +109,7 @@ def _held_by(module: nn.Module, path: str, spec: OpSpec, given: dict[str, object
 
 
 def _python_signature(function: object, *, skip_self: bool) -> Signature | None:
-    """Signature of a function written in Python, or None for the built-in ones, which do not tell."""
+    """Signature of a function written in Python, or None for built-in functions, which have none."""
     if not inspect.isroutine(function) or inspect.isbuiltin(function) or inspect.ismethoddescriptor(function):
         return None
     try:

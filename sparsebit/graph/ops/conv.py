@@ -15,12 +15,12 @@ from sparsebit.graph.ops.spellings import family
 
 
 def conv_macs(call: OpCall) -> int:
-    """Every output position uses the whole weight once (of each group, its own share)."""
+    """Every output position uses the complete weight once (with groups, the part of its group)."""
     return _positions(call, call.output_shape) * math.prod(call.shape("weight"))
 
 
 def conv_transpose_macs(call: OpCall) -> int:
-    """Every input position is spread by the whole weight."""
+    """Every input position is multiplied by the complete weight."""
     return _positions(call, call.shape("input")) * math.prod(call.shape("weight"))
 
 
@@ -44,7 +44,7 @@ def _pick_convolution(node: Node) -> str:
 
 
 def conv_with_weight(module: Any, weight: Tensor, x: Tensor) -> Tensor:
-    """A convolution module with another weight; its padding mode counts."""
+    """A convolution module with another weight; its padding mode is respected."""
     result: Tensor = module._conv_forward(x, weight, module.bias)
     return result
 

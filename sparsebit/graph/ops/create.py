@@ -1,4 +1,4 @@
-"""Tensors made from sizes and numbers. Nothing flows in, so nothing flows out."""
+"""Tensors created from sizes and numbers. They have no activation inputs, so no channels pass through."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _row = family("create", activations=())
 
 
 def _create(name: str, signature: str, *targets: object, **fields: object) -> OpSpec:
-    """A function with the options of every function that makes a tensor."""
+    """A function with the options that all tensor-creating functions have."""
     return _row(name, f"{signature}, {'' if '*' in signature else '*, '}{_OPTIONS}", *targets, **fields)
 
 

@@ -1,4 +1,4 @@
-"""Nodes that are run for what they do: they must neither be deleted nor change places."""
+"""Operators with side effects: they must not be deleted or reordered."""
 
 from __future__ import annotations
 

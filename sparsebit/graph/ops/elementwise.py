@@ -18,7 +18,7 @@ _TWO = "input, other"
 
 
 def zero_with_zero(call: OpCall, zeros: Sequence[bool]) -> bool:
-    """Zero where every operand is; a number among them must be written as 0."""
+    """Zero if all operands are zero; a number among them must be a literal 0."""
     operands = [call.arguments.get(name) for name in call.spec.activations]
     return all(zeros) and all(one == 0 for one in operands if not _is_tensor(one))
 
@@ -33,7 +33,7 @@ def _is_tensor(operand: object) -> bool:
 
 
 def zero_first(call: OpCall, zeros: Sequence[bool]) -> bool:
-    """Zero where the first operand is a tensor and zero, and the second is not zero too: 1 / x and 0 / 0 are not."""
+    """Zero if the first operand is a zero tensor and the second is not zero: 1 / x and 0 / 0 are not zero."""
     return isinstance(call.arguments["input"], Node) and zeros[0] and not any(zeros[1:])
 
 

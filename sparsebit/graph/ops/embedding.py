@@ -12,7 +12,7 @@ from sparsebit.graph.ops.spellings import family
 
 
 def embedding_with_weight(module: Any, weight: Tensor, x: Tensor) -> Tensor:
-    """An embedding module with another table; ``max_norm`` would rewrite it and is left out."""
+    """An embedding module with another table; ``max_norm`` would modify it and is omitted."""
     return F.embedding(
         x, weight, module.padding_idx, None, module.norm_type, module.scale_grad_by_freq, module.sparse
     )

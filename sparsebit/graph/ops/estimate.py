@@ -1,4 +1,4 @@
-"""Multiply-accumulates of an operator that has no formula: run it without numbers, or guess from its weights."""
+"""Multiply-accumulates of an operator without a formula: run it on the meta device, or estimate from its weights."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sparsebit.graph.value import map_tensors
 def estimate_macs(gm: GraphModule, node: Node) -> int:
     """The contractions that ``FlopCounterMode`` sees when the node runs on the meta device.
 
-    Code that needs real numbers cannot run there; then every weight matrix is taken to be used once per
-    position of the result. Needs the recorded shapes.
+    Code that needs real numbers cannot run there; then every weight matrix is assumed to be used once per position of
+    the result. Needs the recorded shapes.
     """
     try:
         return _count_on_meta(gm, node)
-    except Exception:  # the node runs the user's code: whatever it raises, only the estimate is lost
+    except Exception:  # the node runs the user's code; if it raises an error, only the estimate is lost
         return _guess_from_weights(gm, node)
 
 
 def count_by_running(call: OpCall) -> int:
-    """``macs`` of operators whose work torch counts itself: an einsum, say, is the products it is made of."""
+    """``macs`` of operators that torch counts itself: an einsum, for example, is counted as its products."""
     shape_of(call.owner, call.node)  # raises where no shapes were recorded
     return estimate_macs(call.owner, call.node)
 
@@ -78,5 +78,5 @@ def _guess_from_weights(gm: GraphModule, node: Node) -> int:
 
 
 def _positions(weight: Tensor, shape: tuple[int, ...]) -> int:
-    """Where the weight is applied: a matrix works on the last axis, a kernel has its channels on axis 1."""
+    """The positions a weight is applied to: a matrix acts on the last axis, a kernel on channels on axis 1."""
     return math.prod(shape[:-1] if weight.ndim == 2 else (*shape[:1], *shape[2:]))

@@ -1,4 +1,4 @@
-"""Operators that stay in float, so that a row says little more than that they are known.
+"""Operators that stay in float; their rows say little more than that they are known.
 
 Losses, for models that compute theirs inside forward; decompositions and solvers; Fourier transforms, which count no
 MACs: how many there are depends on the algorithm.
@@ -45,7 +45,7 @@ _TWO = ("input", "other")
 
 
 def _linalg(name: str, signature: str = "input", *older: str, **fields: object) -> OpSpec:
-    """A function of torch.linalg, and its older top-level spellings (where they mean the same)."""
+    """A function of torch.linalg, and its older top-level spellings (if they mean the same)."""
     targets = (*present(torch.linalg, name), f"aten::linalg_{name}", *named(*older))
     return _linear(f"linalg_{name}", signature, only=targets, aliases={"A": "input", "B": "other"}, **fields)
 

@@ -1,4 +1,4 @@
-"""From a node to its ``OpSpec``: one dictionary hit, whichever front-end made the node."""
+"""From a node to its ``OpSpec``: one dictionary lookup, for nodes from every front-end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 def find_op(gm: GraphModule, node: Node) -> OpSpec | None:
-    """The operator a node calls, or None for an unknown one and for nodes that call nothing."""
+    """The operator that a node calls, or None if it is unknown or the node calls nothing."""
     found = resolve(gm, node)
     return found.spec if found else None
 
@@ -50,7 +50,7 @@ def resolve(gm: GraphModule, node: Node) -> Found | None:
 
 
 def find_call(node: Node, module: torch.nn.Module | None) -> Found | None:
-    """As ``resolve``, given the module that the node calls, if it calls one."""
+    """As ``resolve``, for a given module if the node calls one."""
     if module is not None:
         found = find_class(type(module))
     elif node.op == "call_function":
@@ -65,7 +65,7 @@ def find_call(node: Node, module: torch.nn.Module | None) -> Found | None:
 
 
 def find_function(target: object) -> Found | None:
-    """The operator of a function, method, operator or aten overload, before its arguments are looked at."""
+    """The operator of a function, method, operator or aten overload, without looking at its arguments."""
     key = target_key(target)
     try:
         if spec := _BY_TARGET.get(key):
@@ -80,7 +80,7 @@ def find_function(target: object) -> Found | None:
 
 
 def find_class(kind: type[torch.nn.Module]) -> Found | None:
-    """The operator of a module class: its own, that of a base whose forward it runs, or that of its name."""
+    """The operator of a module class: its own, that of a base class whose forward it inherits, or that of its name."""
     # a class that does the same as another one, and more, says so
     kind = cast("type[torch.nn.Module]", getattr(kind, "stands_for", kind))
     for base in kind.__mro__:
@@ -159,7 +159,7 @@ def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dic
         )
     if like is None:
         return OpSpec(name=name, targets=targets, **fields)  # type: ignore[arg-type]
-    # These fields are by target, and the targets are other ones.
+    # These fields are per target, and the targets differ.
     fresh: dict[str, object] = {name: {} for name in ("overloads", "orders", "implied")}
     fresh |= {"class_names": (), "family": "custom"}
     return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def _add(spec: OpSpec) -> None:
 
 
 def target_key(target: object) -> object:
-    """What a target is filed under: an aten operator by name, an autograd function by class, others as is."""
+    """The key of a target: an aten operator by name, an autograd function by class, others unchanged."""
     if isinstance(target, torch._ops.OpOverload):
         return target.name()
     if isinstance(target, torch._ops.OpOverloadPacket):

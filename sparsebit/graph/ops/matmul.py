@@ -15,7 +15,7 @@ from sparsebit.graph.ops.spellings import family, present
 
 
 def linear_macs(call: OpCall) -> int:
-    """Every row of the input times the whole weight."""
+    """Every row of the input times the complete weight."""
     return math.prod(call.shape("input")[:-1]) * math.prod(call.shape("weight"))
 
 
@@ -31,7 +31,7 @@ def matmul_macs(call: OpCall) -> int:
 
 
 def addmm_macs(call: OpCall) -> int:
-    """Those of the product; the addition is free."""
+    """Those of the product; the addition is not counted."""
     left, right = call.shape(call.spec.activations[-2]), call.shape(call.spec.activations[-1])
     return math.prod(left) * (right[-1] if len(right) > 1 else 1)
 

@@ -1,4 +1,4 @@
-"""How much of a graph the operator table knows."""
+"""The share of a graph's operators that are in the operator table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sparsebit.graph.ops.spec import place
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownOp:
-    """One operator that is not in the table: it stays in float and its channels are left alone."""
+    """One operator that is not in the table: it stays in float and its channels are not pruned."""
 
     name: str
     count: int
     example: str  # where the first of them is
-    macs: int  # estimated, over all of them
+    macs: int  # estimated, for all of them together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Coverage:
 
     @property
     def mac_share(self) -> float | None:
-        """Multiply-accumulates in known nodes, from 0 to 1; what unknown nodes do is estimated."""
+        """Multiply-accumulates in known nodes, from 0 to 1; those of unknown nodes are estimated."""
         if self.macs is None or self.known_macs is None:
             return None
         return self.known_macs / self.macs if self.macs else 1.0
@@ -87,7 +87,7 @@ def coverage(gm: GraphModule) -> Coverage:
 
 
 def target_name(gm: GraphModule, node: Node) -> str:
-    """What a node calls, for people: a class or function with its package."""
+    """A readable name of what a node calls: a class or function with its package."""
     if node.op == "call_method":
         return f"torch.Tensor.{node.target}"
     target: object = (

@@ -1,4 +1,4 @@
-"""Reductions, scans and orderings: over channels they mix them, which the table takes as the rule."""
+"""Reductions, scans and sorting: along the channel axis they mix channels, which the table assumes by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUM = "input, dim=None, keepdim=False, *, dtype=None"
 
 
 def _flag_is_not_a_dimension(arguments: dict[str, object]) -> None:
-    """``x.std(False)`` says how, not where."""
+    """The argument of ``x.std(False)`` is a flag and not a dimension."""
     if isinstance(arguments["dim"], bool):
         arguments["unbiased"], arguments["dim"] = arguments["dim"], None
 
@@ -40,7 +40,7 @@ def _extremum(name: str, pairwise: str) -> OpSpec:
         second = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
         if not isinstance(second, Node):
             return name
-        # Without a record a tensor is the likelier guess: dimensions are mostly written down.
+        # Without a recorded shape a tensor is more likely: dimensions are usually literals.
         is_tensor = isinstance(second.meta["value"], TensorInfo) if "value" in second.meta else True
         return pairwise if is_tensor else name
 

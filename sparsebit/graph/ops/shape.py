@@ -34,13 +34,13 @@ def _pads_with_its_own_numbers(call: OpCall) -> bool:
 
 
 def _has_mask(node: Node) -> bool:
-    """Whether an index holds a mask, which picks as many elements as it has ones."""
+    """Whether an index holds a mask, which selects as many elements as it has ones."""
     infos = [item.meta.get("value") for item in nodes_in((node.args[1:], node.kwargs))]
     return any(isinstance(info, TensorInfo) and info.dtype in (torch.bool, torch.uint8) for info in infos)
 
 
 def _repeats_by_tensor(node: Node) -> bool:
-    """Whether each element is repeated as often as a tensor says; that may be the only argument."""
+    """Whether a tensor says how often each element is repeated; it may be the only argument."""
     repeats = node.kwargs.get("repeats", next(iter(node.args[1:] or node.args), None))
     return isinstance(repeats, Node) and isinstance(repeats.meta.get("value"), TensorInfo)
 

@@ -33,7 +33,7 @@ _TESTS = (operator.is_, operator.is_not, operator.contains, isinstance, hasattr,
 
 
 def _which_property(node: Node) -> str:
-    """``x.shape`` stands in a graph as ``getattr(x, "shape")``."""
+    """``x.shape`` is written in a graph as ``getattr(x, "shape")``."""
     name = node.args[1] if len(node.args) > 1 else None
     return "detach" if name == "data" else _PROPERTIES.get(str(name), "getattr")
 

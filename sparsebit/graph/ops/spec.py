@@ -176,7 +176,7 @@ class OpSpec:
 class OpCall:
     """One node read through its ``OpSpec``: every argument under its canonical name.
 
-    ``arguments`` holds fx Nodes where the graph passes values, plain constants elsewhere, and the qualified
+    ``arguments`` holds fx Nodes if the graph passes values, plain constants elsewhere, and the qualified
     name (a string such as "conv1.weight") for the tensors a module brings along. Constants stay as they were
     written: a stride may be 1 or (1, 1).
     """
@@ -191,7 +191,7 @@ class OpCall:
     def activations(self) -> tuple[Node, ...]:
         """The nodes in the activation arguments, one per slot, without the weight and the bias.
 
-        A parameter in a slot of its own (an added position embedding) is listed: it is a ``get_attr`` node.
+        A parameter in its own slot (an added position embedding) is listed: it is a ``get_attr`` node.
         """
         weight = self.spec.weight if self.weight_name else None
         bias = self.spec.bias if self.bias_name else None
@@ -200,12 +200,12 @@ class OpCall:
 
     @property
     def weight_name(self) -> str | None:
-        """Qualified name of the weight, or None where there is none or it is computed in the graph."""
+        """Qualified name of the weight, or None if there is none or it is computed in the graph."""
         return self._tensor_name(self.spec.weight)
 
     @property
     def bias_name(self) -> str | None:
-        """Qualified name of the bias, or None where there is none or it is computed in the graph."""
+        """Qualified name of the bias, or None if there is none or it is computed in the graph."""
         return self._tensor_name(self.spec.bias)
 
     @property
@@ -234,7 +234,7 @@ class OpCall:
 
     @property
     def moves(self) -> bool:
-        """Whether this call only hands on numbers of its first activation, and perhaps zeros."""
+        """Whether this call only passes on numbers of its first activation, and perhaps zeros."""
         return self._answer(self.spec.moves)
 
     @property
@@ -248,7 +248,7 @@ class OpCall:
         return self.spec.bounds(self) if self.spec.bounds is not None else None
 
     def keeps_zero(self, zeros: Sequence[bool]) -> bool:
-        """Whether the result is zero where some of its tensor operands are: one flag for each of them."""
+        """Whether the result is zero where the given tensor operands are; one flag for each operand."""
         if self.bounds is not None:
             low, high = self.bounds
             return zeros[0] and low <= 0 <= high
@@ -270,7 +270,7 @@ class OpCall:
         return shape_of(self.owner, self.node)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the tensor in an argument, or of the first one where it holds several."""
+        """Shape of the tensor in an argument, or of the first one if it holds several."""
         value = self.arguments.get(name)
         if isinstance(value, str):
             return tuple(fetch_tensor(self.owner, value).shape)
@@ -286,7 +286,7 @@ class OpCall:
         if not (isinstance(value, Node) and value.op == "get_attr"):
             return None
         name = str(value.target)
-        # A table or mask that is multiplied in is an operand; only a parameter makes the operand a weight.
+        # A table or mask as factor is an ordinary operand; only a parameter is a weight.
         operand = argument in self.spec.activations
         return None if operand and not isinstance(fetch_tensor(self.owner, name), nn.Parameter) else name
 
@@ -298,7 +298,7 @@ _INPLACE_OPERATORS = frozenset(
 
 
 def bounds_in(low: str | None, high: str | None) -> Bounds:
-    """The bounds that stand in two arguments, if they are numbers; an absent end is infinite."""
+    """The bounds in two arguments, if they are numbers; a missing end is infinite."""
 
     def read(call: OpCall) -> tuple[float, float] | None:
         ends = [call.arguments.get(name) if name else None for name in (low, high)]

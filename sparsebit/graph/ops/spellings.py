@@ -1,4 +1,4 @@
-"""How the rows of the operator tables are written: one name for everything in torch that goes by it."""
+"""Helpers for the rows of the operator tables: one name stands for all its spellings in torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMESPACES: tuple[object, ...] = (torch, F, torch._C._nn, torch.special, torch.
 
 
 def family(kind: str, **shared: Any) -> Callable[..., OpSpec]:
-    """A writer of rows for one table: ``row(name, signature, *targets, **fields)``.
+    """A function that creates rows of one table: ``row(name, signature, *targets, **fields)``.
 
     A row covers what ``named`` finds for its own name and for ``targets``; with ``only=`` it covers just what is listed
     there. ``shared`` are fields of ``OpSpec`` that every row of the table has; a row may give another value.
@@ -44,9 +44,9 @@ def family(kind: str, **shared: Any) -> Callable[..., OpSpec]:
 def named(*items: object) -> tuple[object, ...]:
     """Targets for a row: a plain name stands for all its spellings, anything else for itself.
 
-    The name "relu" gives ``torch.relu``, ``F.relu``, ``torch.Tensor.relu``, their in-place twins (``relu_``),
-    and the strings "aten::relu" and "aten::relu_". What this torch does not have is left out. Strings with
-    "::" or "." are targets already.
+    The name "relu" gives ``torch.relu``, ``F.relu``, ``torch.Tensor.relu``, their in-place twins (``relu_``), and the
+    strings "aten::relu" and "aten::relu_". Names that the installed torch does not have are omitted. Strings with "::"
+    or "." are targets already.
 
     Example:
         >>> named("relu6", torch.nn.ReLU6)[-2:]
@@ -68,7 +68,7 @@ def named(*items: object) -> tuple[object, ...]:
 
 
 def present(space: object, *names: str) -> tuple[object, ...]:
-    """Those of ``names`` that ``space`` has: for attributes that come and go between torch versions.
+    """Those of ``names`` that ``space`` has, for attributes that exist only in some torch versions.
 
     Example:
         >>> len(present(torch, "relu", "no_such_function"))

@@ -1,4 +1,4 @@
-"""Graph passes: each a function that edits a graph and returns how many changes it made, in the file of its name."""
+"""Graph passes: each is a function that edits a graph and returns the number of changes, in a file of the same name."""
 
 from sparsebit.graph.passes.pipeline import FOLD, SIMPLIFY, Pass, run_passes
 from sparsebit.graph.passes.replace_patterns import register_replacement, unregister_replacement

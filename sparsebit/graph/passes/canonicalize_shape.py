@@ -43,7 +43,7 @@ def canonicalize_shape(gm: GraphModule) -> int:
 
 
 class _Sizes:
-    """One walk over the graph, from the inputs down, so that what a node reads is canonical already."""
+    """One traversal of the graph from the inputs on, so that the inputs of each node are already canonical."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm, self.graph = gm, gm.graph
@@ -74,7 +74,7 @@ class _Sizes:
             self.changes += 1
 
     def _size(self, source: Node, dim: int, at: Node, asked_by: Node | None = None) -> Node:
-        """The node for one size: ``at`` if it already is that, an earlier one, or a new one before it."""
+        """The node for one size: ``at`` itself, an earlier node, or a new one before it."""
         rank = _rank_of(source)
         if rank is not None and -rank <= dim < 0:
             dim += rank
@@ -110,7 +110,7 @@ class _Sizes:
             self.changes += 1
 
     def _whole(self, node: Node) -> None:
-        """All sizes at once: take out what is indexed, spell out what may be a tuple, keep the rest."""
+        """All sizes at once: replace indexed sizes, write shapes as tuples where possible, keep the rest."""
         source = _tensor_of(node)
         assert source is not None
         rank = _rank_of(source)
@@ -137,7 +137,7 @@ class _Sizes:
             self.changes += 1
 
     def _pick(self, node: Node) -> None:
-        """An item of a tuple that is spelled out in the graph."""
+        """An item of a tuple that is written out in the graph."""
         items, part = node.args[0], node.args[1]
         if not isinstance(items, (tuple, list)) or not _is_constant(part):
             return
@@ -161,7 +161,7 @@ class _Sizes:
 
 
 def _kind_of(gm: GraphModule, node: Node) -> str | None:
-    """What a node asks of a tensor's shape, or None."""
+    """What a node reads from a tensor's shape, or None."""
     name = op_name(gm, node) if _tensor_of(node) is not None else None
     if name != "size":
         return {"dim": "rank", "numel": "numel"}.get(name or "")
@@ -197,7 +197,7 @@ def _is_constant(part: object) -> bool:
 
 
 def _take_tuples(node: Node) -> bool:
-    """Whether all users of a shape, or a part of one, do as well with a plain tuple."""
+    """Whether all users of a shape, or a part of one, accept a plain tuple."""
     return all(_accepts_tuple(user, node) for user in node.users)
 
 

@@ -1,4 +1,4 @@
-"""Batch norm as one scale and shift per channel, and the weights that take it in. Pure arithmetic.
+"""Batch norm as one scale and shift per channel, and the weights with the batch norm folded in. Pure arithmetic.
 
 In evaluation mode batch norm is ``y = scale * x + shift``, with ``scale = gamma / sqrt(var + eps)`` and
 ``shift = beta - mean * scale``. After a layer with weight W and bias b it gives ``W' = scale * W`` by output
@@ -58,7 +58,7 @@ def scale_inputs(
 ) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of ``layer(norm(x))`` in float64; shapes as above.
 
-    Only exact where every output position sees the whole kernel on shifted values, or the shift is zero.
+    Exact only if every output position applies the complete kernel to shifted values, or the shift is zero.
     """
     wide = widen(weight)
     shifted = bool(norm.shift.any())
@@ -76,5 +76,5 @@ def scale_inputs(
 
 
 def widen(tensor: Tensor) -> Tensor:
-    """In the precision to fold in: float64 where the device has it."""
+    """The tensor in the precision used for folding: float64 if the device supports it."""
     return tensor.detach().to(torch.float32 if tensor.device.type == "mps" else torch.float64)

@@ -1,8 +1,7 @@
-"""The edits that passes make: put one node in the place of another, swap what the graph module holds.
+"""The edits that passes make: replace nodes, and replace modules and tensors of the graph module.
 
-A captured graph shares its leaf modules and parameters with the user's model. So nothing here changes a
-module or a tensor in place: what must differ is copied first, and so is every container of the user's on the
-way to it.
+A captured graph shares its leaf modules and parameters with the user's model. So nothing here changes a module or a
+tensor in place: anything to be changed is copied first, and so is every container of the user's on the path to it.
 """
 
 from __future__ import annotations
@@ -25,27 +24,27 @@ _TABLES = (dict, list, set)  # of parameters, buffers, children and hooks
 
 
 def inherit_meta(new: Node, old: Node) -> Node:
-    """Give a node what was known about the one it stands for: value, module path and place in the source."""
+    """Copy to a node the metadata of the one it replaces: value, module path and place in the source."""
     new.meta = {**old.meta, **new.meta}
     new.meta.pop("mutates", None)
     return new
 
 
 def replace_node(old: Node, new: Node) -> None:
-    """Let everything read ``new`` instead of ``old``, and erase ``old``."""
+    """Make all readers of ``old`` read ``new``, and erase ``old``."""
     old.replace_all_uses_with(new)
     old.graph.erase_node(old)
 
 
 def replace_value(old: Node, value: Any) -> None:
-    """Let everything read a constant, or a tuple of nodes and constants, instead of ``old``, and erase it."""
+    """Make all readers of ``old`` read a constant, or a tuple of nodes and constants, and erase ``old``."""
     for user in list(old.users):
         replace_input(user, old, value)
     old.graph.erase_node(old)
 
 
 def replace_input(user: Node, old: Node, value: Any) -> None:
-    """Let one node read a constant, or a tuple of nodes and constants, wherever it reads ``old``."""
+    """Make one node read a constant, or a tuple of nodes and constants, wherever it reads ``old``."""
     user.args = map_arg(user.args, lambda node: value if node is old else node)
     user.kwargs = map_arg(user.kwargs, lambda node: value if node is old else node)
 
@@ -57,14 +56,14 @@ def only_input(node: Node) -> Node | None:
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """A module of its own that shares parameters, buffers, children and everything else with the original."""
+    """A new module that shares parameters, buffers, children and everything else with the original."""
     own: nn.Module = object.__new__(type(module))  # copy.copy asks modules that refuse (parametrized ones)
     own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
     return own
 
 
 def own_module(gm: GraphModule, path: str) -> nn.Module:
-    """The module at a path, after making sure that changing what it holds changes no other module."""
+    """The module at a path, copied if necessary so that changing it changes no other module."""
     ours = (nn.Module, *_CONTAINERS) if hasattr(gm, "capture_report") else (nn.Module,)
     owner: nn.Module = gm
     untouched = True  # the modules a graph module makes itself are above those it shares
@@ -85,13 +84,13 @@ def set_module(gm: GraphModule, path: str, module: nn.Module) -> None:
 
 
 def remove_module(gm: GraphModule, path: str) -> None:
-    """Take a module out of the graph module."""
+    """Remove a module from the graph module."""
     parent, _, name = path.rpartition(".")
     del own_module(gm, parent)._modules[name]
 
 
 def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
-    """Put a new parameter or buffer at a path of the graph module; which of them, ``like`` decides."""
+    """Put a new tensor at a path of the graph module, as a parameter or buffer like ``like``."""
     parent, _, name = path.rpartition(".")
     owner = own_module(gm, parent)
     if isinstance(like, nn.Parameter):
@@ -104,9 +103,9 @@ def set_tensor(gm: GraphModule, path: str, value: Tensor, like: Tensor) -> None:
 
 
 def remove_tensor(gm: GraphModule, path: str) -> None:
-    """Take a parameter or buffer out of the graph module.
+    """Remove a parameter or buffer from the graph module.
 
-    Hooks of torch on the state dict of its module go with it: those of ``torch.nn.utils.spectral_norm`` ask for it.
+    Hooks of torch on the state dict of its module go with it: those of ``torch.nn.utils.spectral_norm`` need it.
     """
     parent, _, name = path.rpartition(".")
     owner = own_module(gm, parent)

@@ -36,9 +36,9 @@ __all__ = ["fold_batch_norm", "refusals", "why_not_fold"]
 
 
 def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
-    """Fold every batch norm that folds exactly, into the layer before it or else into the one after it.
+    """Fold every batch norm that can be folded exactly, into the layer before it or else into the one after it.
 
-    Those whose nodes ``keep`` names are left alone. The folded layer is a new one under the old name; the batch norm
+    Those whose nodes are in ``keep`` are not changed. The folded layer is a new one under the old name; the batch norm
     leaves the graph module. The user's own modules and parameters do not change. Numbers are computed in float64 and
     cast back to the layer's dtype.
 
@@ -49,7 +49,7 @@ def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
         (1, ['0.weight', '0.bias'])
     """
     changes = 0
-    # again for conv → bn → bn; what cannot go up into the layer before goes down into the one after
+    # repeated for conv → bn → bn; if folding into the layer before fails, the layer after is tried
     while folded := _fold_all(gm, keep, after=True) or _fold_all(gm, keep, after=False):
         changes += folded
     if changes:
@@ -58,7 +58,7 @@ def fold_batch_norm(gm: GraphModule, keep: Collection[str] = ()) -> int:
 
 
 def refusals(gm: GraphModule) -> list[Refusal]:
-    """Every pair that ``fold_batch_norm`` would leave apart, with the reason."""
+    """Every pair that ``fold_batch_norm`` would not fold, with the reason."""
     index, uses = NodeIndex(gm), Uses(gm)
     folded, after = scan(gm, _pattern(uses, after=True), index)
     gone = {match["bn"] for match in folded}
@@ -126,7 +126,7 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
 
 
 def _add_bias(layer: OpCall, weight_name: str, value: Tensor, like: Tensor) -> None:
-    """Give a functional layer that was called without one a bias of its own."""
+    """Give a functional layer a bias if it was called without one."""
     gm, node, weight = layer.owner, layer.node, layer.arguments["weight"]
     assert isinstance(weight, Node)
     owner, _, name = weight_name.rpartition(".")

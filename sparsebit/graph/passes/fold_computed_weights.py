@@ -17,12 +17,12 @@ from sparsebit.graph.passes.edit import remove_module, remove_tensor, replace_in
 
 
 def fold_computed_weights(gm: GraphModule) -> int:
-    """Give layers whose weight is computed from parameters alone that weight, as it is in the mode of the graph.
+    """If a layer's weight is computed only from parameters, store the computed weight, in the mode of the graph.
 
     Weight norm, spectral norm, standardized weights, merged low-rank weights, and products with a transposed parameter
-    (``x @ weight.T``): such a layer is then an ordinary one.
-    What the weight was computed from leaves the graph module; a weight that shares parameters with other operators
-    (tied to an embedding) stays computed. The user's own modules and parameters do not change.
+    (``x @ weight.T``): such a layer is then an ordinary one. The tensors it was computed from are removed from the
+    graph module; a weight that shares parameters with other operators (tied to an embedding) stays computed. The user's
+    own modules and parameters do not change.
 
     Example:
         >>> from sparsebit.graph.capture import capture
@@ -53,7 +53,7 @@ def fold_computed_weights(gm: GraphModule) -> int:
         path = next(known, None)
         if path is None:
             path = _free_name(gm, layer)
-            # in the order in which files hold it: a loaded or frozen model is to give the same bits
+            # in the memory order of files, so that a loaded or frozen model gives the same bits
             value = value.clone(memory_format=torch.contiguous_format)
             trained = any(
                 tensor.requires_grad
@@ -75,7 +75,7 @@ def fold_computed_weights(gm: GraphModule) -> int:
 
 
 def _is_fixed(gm: GraphModule, value: Node, written: Container[str]) -> bool:
-    """Whether a value is the same in every call: no input, no random number and no changed buffer goes into it."""
+    """Whether a value is the same in every call: it depends on no input, random number or changed buffer."""
     for node in _sources([value]):
         if node.op == "placeholder" or (node.op == "get_attr" and str(node.target) in written):
             return False
@@ -86,7 +86,7 @@ def _is_fixed(gm: GraphModule, value: Node, written: Container[str]) -> bool:
 
 
 def _tensors_read(gm: GraphModule, node: Node) -> dict[int, Tensor]:
-    """The parameters and buffers that a node reads by itself, by their ids."""
+    """The parameters and buffers that a node reads directly, by their ids."""
     found: tuple[Tensor, ...] = ()
     if node.op == "get_attr":
         found = (fetch_tensor(gm, str(node.target)),)
@@ -97,7 +97,7 @@ def _tensors_read(gm: GraphModule, node: Node) -> dict[int, Tensor]:
 
 
 def _read_elsewhere(gm: GraphModule, needed: dict[Node, None]) -> set[int]:
-    """Tensors that other nodes read too: a copy of what is computed from them would no longer follow them."""
+    """Tensors that other nodes also read: a stored weight computed from them would no longer follow them."""
     found = set[int]()
     for node in gm.graph.nodes:
         outside = node not in needed or any(
@@ -143,7 +143,7 @@ def _compute(gm: GraphModule, needed: dict[Node, None]) -> dict[Node, Any]:
 
 
 def _remove_unread(gm: GraphModule, needed: dict[Node, None]) -> None:
-    """Erase those of the nodes that are not read any more, with the tensors and modules that only they named."""
+    """Erase the given nodes that are no longer read, with the tensors and modules that only they use."""
     gone = [node for node in reversed(list(gm.graph.nodes)) if node in needed]
     erased = set[tuple[str, str]]()
     for node in gone:

@@ -22,7 +22,7 @@ from sparsebit.graph.passes.unbind_to_select import unbind_to_select
 
 Pass = Callable[[GraphModule], int]
 
-# Exact in the mode the graph is in: for every graph, before anything else looks at it.
+# Exact in the current mode of the graph: run on every graph, before everything else.
 SIMPLIFY: tuple[Pass, ...] = (
     remove_identity,
     canonicalize_shape,
@@ -37,8 +37,7 @@ FOLD: tuple[Pass, ...] = (remove_dropout, fold_batch_norm, remove_dead_nodes)
 def run_passes(gm: GraphModule, passes: Sequence[Pass]) -> dict[str, int]:
     """Run passes in order, checking the graph after each; returns the number of changes each made.
 
-    If one fails, the graph module is as it was before the first (with new node objects); the error says
-    which.
+    If a pass fails, the graph module is restored (with new node objects), and the error names the pass.
 
     Example:
         >>> import torch
@@ -50,8 +49,8 @@ def run_passes(gm: GraphModule, passes: Sequence[Pass]) -> dict[str, int]:
         gm.graph.lint()
     except Exception as error:
         raise GraphError(
-            f"the graph is broken before any pass has run: {error}",
-            hint="look at the last thing that edited it; every node must come after those it reads",
+            f"the graph was invalid before the first pass: {error}",
+            hint="check the code that edited it last; every node must come after the nodes it reads",
         ) from error
     before = _Snapshot(gm)
     changes: dict[str, int] = {}
@@ -73,7 +72,7 @@ def run_passes(gm: GraphModule, passes: Sequence[Pass]) -> dict[str, int]:
 
 
 class _Snapshot:
-    """A graph and what its module holds, to go back to."""
+    """A graph and the contents of its module, for restoring them."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
@@ -95,7 +94,7 @@ def _held_by(module: nn.Module) -> list[Any]:
 
 
 def _copy_graph(graph: Graph) -> Graph:
-    """The same nodes once more; unlike ``deepcopy`` it shares the code generator, which no pass may touch."""
+    """A copy of the nodes; unlike with ``deepcopy`` the code generator is shared, which no pass may change."""
     copied, twins = Graph(tracer_cls=graph._tracer_cls), dict[Node, Node]()
     for node in graph.nodes:
         twins[node] = copied.node_copy(node, twins.__getitem__)
@@ -104,7 +103,7 @@ def _copy_graph(graph: Graph) -> Graph:
 
 
 def _node_at_work(trace: TracebackType | None) -> Node | None:
-    """The node the innermost frame of a pass was looking at, found among its local variables."""
+    """The node that the innermost frame of a pass was processing, found among its local variables."""
     found: Node | None = None
     while trace is not None:
         names = trace.tb_frame.f_locals

@@ -1,4 +1,4 @@
-"""Remove what nothing depends on."""
+"""Remove nodes that nothing depends on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PURE_HOMES = ("torch", "sparsebit", "_operator", "operator", "math", "builtins"
 def remove_dead_nodes(gm: GraphModule) -> int:
     """Remove every node that neither an output nor an effect depends on.
 
-    Placeholders stay, so the call signature does; parameters and buffers stay in the state dict even where
-    nothing reads them. What cannot be known to be without effect stays too.
+    Placeholders stay, because they are the call signature; parameters and buffers stay in the state dict even if
+    nothing reads them. Nodes that may have side effects stay too.
     """
     alive = _alive(gm)
     dead = [node for node in gm.graph.nodes if node not in alive]
@@ -31,7 +31,7 @@ def why_not_remove_node(gm: GraphModule, node: Node) -> str | None:
     if node.op == "placeholder":
         return f"{node.name} is part of the call signature"
     if is_effect(gm, node):
-        return f"{node.name} is run for its effect"
+        return f"{node.name} has a side effect"
     if node.op == "get_attr":
         return None
     spec = find_op(gm, node)

@@ -10,7 +10,7 @@ from sparsebit.graph.passes.edit import replace_node
 
 
 def remove_dropout(gm: GraphModule) -> int:
-    """Bypass every dropout that does nothing in evaluation mode; the graph then no longer drops in training.
+    """Bypass every dropout that does nothing in evaluation mode; the graph then has no dropout in training either.
 
     Example:
         >>> import torch
@@ -48,5 +48,5 @@ def why_not_remove_dropout(gm: GraphModule, node: Node) -> str | None:
     flag = call.arguments.get("training", True)
     drops = read_flag(gm, flag)
     if drops is None:
-        return f"whether {node.name} drops is known only at run time: its flag is computed by {flag}"
-    return f"{node.name} drops in both modes: it was called with training=True" if drops else None
+        return f"whether {node.name} drops is known only at run time: its training flag is computed by {flag}"
+    return f"{node.name} is active in both modes: it was called with training=True" if drops else None

@@ -1,4 +1,4 @@
-"""Replacements registered from outside: a pattern, and what takes its place."""
+"""Replacements registered by users: a pattern, and what replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ROUNDS = 100  # a replacement that matches its own result would never end
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """A pattern, and the function that builds the node to take its place."""
+    """A pattern, and the function that builds the node that replaces it."""
 
     pattern: Pattern
     build: Build
@@ -56,12 +56,12 @@ def register_replacement(pattern: Pattern, *, replace: bool = False) -> Callable
 
 
 def unregister_replacement(name: str) -> None:
-    """Take a replacement out again."""
+    """Remove a replacement."""
     REPLACEMENTS.remove(name)
 
 
 def replace_patterns(gm: GraphModule) -> int:
-    """Apply every registered replacement until none matches any more; returns how many places were replaced."""
+    """Apply every registered replacement until none matches any more; returns the number of replaced matches."""
     changes = 0
     for _ in range(_MOST_ROUNDS):
         found = [name for name, replacement in REPLACEMENTS.items() for _ in _replace_all(gm, replacement)]
@@ -71,7 +71,7 @@ def replace_patterns(gm: GraphModule) -> int:
     else:
         raise GraphError(
             f"replacement {found[-1]!r} still matches after {_MOST_ROUNDS} rounds",
-            hint="its pattern matches what it builds; refuse that in a check",
+            hint="its pattern matches its own result; exclude that result with a check",
         )
     if changes:
         gm.recompile()

@@ -1,4 +1,4 @@
-"""Activations that multiply their input by a gate of it become the two operators."""
+"""Split activations that multiply their input by a gate into these two operators."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _GATES = {"hardswish": (nn.Hardsigmoid, F.hardsigmoid), "silu": (nn.Sigmoid, F.s
 def split_gated_activations(gm: GraphModule, ops: Collection[str], keep: Collection[str] = ()) -> int:
     """Write each ``hardswish(x)`` and ``silu(x)`` that ``ops`` names as ``x * gate(x)``, but for the nodes in ``keep``.
 
-    Runtimes that have no integer kernel for the whole have them for the parts. The gate takes the place of the module,
-    and so answers to its name; the product keeps the name of the node.
+    Some runtimes have integer kernels for the parts, but not for the activation. The gate replaces the module and keeps
+    its name; the product keeps the name of the node.
 
     Example:
         >>> import torch

@@ -15,7 +15,7 @@ from sparsebit.graph.value import TensorInfo
 def unbind_to_select(gm: GraphModule) -> int:
     """Turn every unbind whose parts are picked one by one into selects, which carry one tensor each.
 
-    Returns the number of parts. An unbind that is also used as a tuple stays with all its parts.
+    Returns the number of parts. An unbind that is also used as a tuple is not changed.
     """
     changes = 0
     for unbind in [node for node in gm.graph.nodes if op_name(gm, node) == "unbind"]:

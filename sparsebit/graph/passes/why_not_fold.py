@@ -1,4 +1,4 @@
-"""Where folding a batch norm into the layer beside it is exact, and why not elsewhere."""
+"""When folding a batch norm into an adjacent layer is exact, and otherwise the reason why it is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATISTICS = ("running_mean", "running_var", "weight", "bias")
 
 
 def why_not_fold(gm: GraphModule, first: Node, second: Node) -> str | None:
-    """The reason a layer and a batch norm, in either order, must stay apart, or None."""
+    """The reason why a layer and a batch norm, in either order, cannot be folded, or None."""
     return why_not_pair(Uses(gm), first, second)
 
 
@@ -35,7 +35,7 @@ def is_transposed(spec: OpSpec) -> bool:
 
 
 def affine_of(norm: OpCall) -> Affine:
-    """Scale and shift of a batch norm whose tensors are all at hand."""
+    """Scale and shift of a batch norm whose tensors are all available."""
     mean, var, gamma, beta = (tensor_of(norm, name) for name in _STATISTICS)
     eps = norm.arguments["eps"]
     assert mean is not None and var is not None and isinstance(eps, (int, float))
@@ -43,7 +43,7 @@ def affine_of(norm: OpCall) -> Affine:
 
 
 def tensor_of(call: OpCall, argument: str) -> Tensor | None:
-    """The tensor a module holds, or a parameter node stands for, in an argument."""
+    """The tensor of an argument: held by the module, or named by a parameter node."""
     value = call.arguments.get(argument)
     if value is None:
         return None
@@ -51,14 +51,14 @@ def tensor_of(call: OpCall, argument: str) -> Tensor | None:
 
 
 def groups_of(layer: OpCall) -> int:
-    """The number of groups of a layer; one where it has no such thing."""
+    """The number of groups of a layer; one if it has none."""
     groups = layer.arguments.get("groups", 1)
     assert isinstance(groups, int)
     return groups
 
 
 class Uses:
-    """Who calls each module and reads each tensor of a graph module, looked up once."""
+    """The callers of each module and readers of each tensor of a graph module, looked up once."""
 
     def __init__(self, gm: GraphModule) -> None:
         self.gm = gm
@@ -146,7 +146,7 @@ def _why_norm_varies(uses: Uses, norm: OpCall) -> str | None:
 
 
 def _why_layer_is_fixed(uses: Uses, layer: OpCall) -> str | None:
-    """Why a layer cannot be given other weights."""
+    """Why the weights of a layer cannot be changed."""
     node, name = layer.node, layer.weight_name
     if layer.module is not None:
         if others := uses.others(node):
@@ -213,7 +213,7 @@ def _why_axes_differ(layer: OpCall, norm: OpCall, after: bool) -> str | None:
 
 
 def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
-    """Why a shift before a layer is not one constant after it."""
+    """Why a shift before a layer is not a constant after it."""
     if layer.spec.name == "linear" or not affine_of(norm).shift.any():
         return None
     if is_transposed(layer.spec):

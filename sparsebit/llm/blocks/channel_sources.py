@@ -1,9 +1,9 @@
-"""What the input channels of weights come from, where a scale can be moved between the two without any change.
+"""The sources of the input channels of weights, to which a scale can be moved without changing the output.
 
 A norm's weight and the rows of an earlier matrix are such sources when scaling them scales the input channels by the
-same factors, whatever lies between: a product with a gate, attention over values that several heads share, a ReLU.
-This is found by trying: the source is scaled by a different factor for each channel, and the factors that arrive at the
-input say which channel came from where. Factors that differ from token to token say that it cannot be done.
+same factors, whatever lies between: a product with a gate, attention over values that several heads share, a ReLU. This
+is found by experiment: the source is scaled by a different factor for each channel, and the factors that arrive at the
+input say which channel came from where. If factors differ from token to token, the scale cannot be moved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOLERANCE = 1e-3  # of outputs that should be the same, relative to their size
 
 
 class ChannelSource(NamedTuple):
-    """Parameters whose first axis are the channels of a group's input."""
+    """Parameters whose first axis is the channels of a group's input."""
 
     names: tuple[str, ...]  # such as a norm's weight and bias
     transposed: bool  # channels are the last axis of the first of them
@@ -33,7 +33,7 @@ class ChannelSource(NamedTuple):
 def find_channel_source(
     runs: BlockRuns, group: MatrixGroup, earlier: Sequence[Stage]
 ) -> ChannelSource | None:
-    """The nearest source of a group's input that takes a scale; None where there is none."""
+    """The nearest source of a group's input that can absorb a scale; None if there is none."""
     parameters = dict(runs.block.named_parameters())
     before = _input(runs, parameters, group.leader)
     if before is None:
@@ -53,7 +53,7 @@ def find_channel_source(
 def _candidates(
     parameters: Mapping[str, Tensor], size: int, earlier: Sequence[Stage]
 ) -> Iterator[ChannelSource]:
-    """Norms of the right size, then earlier matrices from the nearest one; their channels are still to be found."""
+    """Norms of the right size, then earlier matrices from the nearest one on, with channels not yet matched."""
     for name, parameter in parameters.items():
         if parameter.dim() == 1 and name.endswith("weight") and len(parameter) == size:
             bias = f"{name.removesuffix('weight')}bias"
@@ -73,7 +73,7 @@ def _candidates(
 def scale_source(
     parameters: Mapping[str, Tensor], source: ChannelSource, factors: Tensor
 ) -> Callable[[], None]:
-    """Multiply the channels of a source; returns what undoes it."""
+    """Multiply the channels of a source; returns a function that undoes it."""
     kept = {name: parameters[name].data.clone() for name in source.names}
     for name in source.names:
         data = parameters[name].data
@@ -91,13 +91,13 @@ def scale_source(
 
 
 def _input(runs: BlockRuns, parameters: Mapping[str, Tensor], leader: Matrix) -> Tensor | None:
-    """What a matrix is multiplied with in the first batch, as rows."""
+    """The input of a matrix in the first batch, as rows."""
     found = first_input(parameters, runs.run, leader)
     return None if found is None else found.reshape(-1, found.shape[-1]).clone()
 
 
 def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:
-    """For each input channel the channel of the source that scaled it; None where the factors say nothing clear."""
+    """For each input channel, the channel of the source that scaled it; None if the factors are ambiguous."""
     energy = before.square().sum(0)
     ratio = (before * after).sum(0) / energy.clamp(min=1e-30)
     lost = (after - before * ratio).square().sum(0)
@@ -115,7 +115,7 @@ def _match(before: Tensor, after: Tensor, factors: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def move_scale(runs: BlockRuns, group: MatrixGroup, source: ChannelSource, scale: Tensor) -> bool:
-    """Multiply the group's input weights by ``scale`` and divide the source by it; undone where the block changes.
+    """Multiply the group's input weights by ``scale`` and divide the source by it; undone if the output changes.
 
     ``scale`` has one number for each channel of the source.
     """

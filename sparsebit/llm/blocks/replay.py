@@ -1,4 +1,4 @@
-"""Results that the next run of a block need not compute again.
+"""Results that the next run of a block does not need to compute again.
 
 The weights of a block are solved stage by stage, and each stage is measured after the earlier ones are solved, so the
 block runs once for each stage. Everything that a run computes before the measured weights is final, because it depends

@@ -1,1 +1,1 @@
-"""Stock engines that load what was exported, to prove it: one file each."""
+"""Engines that load exported files to check them: one file each."""

@@ -1,4 +1,4 @@
-"""An engine for a proof: it opens an exported file and returns what it reads from it."""
+"""An engine for the check: it opens an exported file and returns what it reads."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How good a language model is: perplexity, divergence, agreement."""
+"""The quality of a language model: perplexity, divergence, agreement."""

@@ -1,4 +1,4 @@
-"""How well a model predicts text, alone and compared with its float model."""
+"""How well a model predicts text, by itself and compared with its float model."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def evaluate(
 
     Args:
         model: gives logits for token ids, as an object with ``logits`` or as a tensor.
-        tokens: the text as one row of ids; what does not fill a window is left out.
-        reference: the float model, or anything that gives its predictions, for divergence and agreement.
+        tokens: the text as one row of ids; an incomplete last window is left out.
+        reference: the float model, or anything that returns its predictions, for divergence and agreement.
         length: of a window.
         batch: windows at a time.
     """

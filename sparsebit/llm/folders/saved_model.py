@@ -61,7 +61,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[str]:
-    """A folder that is gone afterwards; a full disk is an error of ours."""
+    """A folder that is deleted afterwards; a full disk raises one of our errors."""
     with writing(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder:
         yield folder
 

@@ -82,7 +82,7 @@ class WeightSource:
 
 
 def _expected(model: nn.Module, stored: StoredTensors) -> list[str]:
-    """The tensors that a folder has to hold for a model: a tied one need not be there."""
+    """The tensors that a folder must contain for a model; tied ones may be missing."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     return [name for name in model.state_dict() if name not in tied or name in stored]
 
@@ -242,7 +242,7 @@ def empty_model(folder: Path, stored: int) -> nn.Module:
 
 @contextmanager
 def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
-    """A context in which transformers builds with large tensors empty; whatever it raises becomes our error."""
+    """A context in which transformers creates large tensors without memory; its errors become ours."""
     try:
         with LeaveLargeEmpty(stored), offline():
             yield
@@ -255,7 +255,7 @@ def float_module(model: nn.Module) -> nn.Module:
     model = unwrap(model)
     if callable(getattr(model, "merge_and_unload", None)):
         raise SparsebitError(
-            f"a {type(model).__name__} holds adapters beside its weights",
+            f"a {type(model).__name__} contains adapters in addition to its weights",
             hint="pass model.merge_and_unload(), or quantize the base model and add adapters to the result",
         )
     if empty := next((n for n, p in model.named_parameters() if p.is_meta), None):
@@ -272,7 +272,7 @@ def float_module(model: nn.Module) -> nn.Module:
 
 
 def load_module(folder: str | os.PathLike[str]) -> nn.Module:
-    """The float model of a folder, all of it in memory. No code in the folder is run."""
+    """The float model of a folder, completely in memory. No code in the folder is run."""
     files = tensor_files(Path(folder))
     # transformers would make any number of layers, and give random numbers to those that the folder does not hold.
     empty = empty_model(Path(folder), len(files))

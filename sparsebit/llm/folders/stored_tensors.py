@@ -90,7 +90,7 @@ class StoredTensors:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; whatever is wrong with it becomes our error."""
+    """Open a safetensors file; any problem with it raises our error."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file

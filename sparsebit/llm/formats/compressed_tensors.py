@@ -4,7 +4,7 @@ A linear layer ``n`` of [out, in] becomes ``n.weight_packed`` (each row a little
 ``n.weight_scale`` [out, groups], ``n.weight_shape``, and with zero points ``n.weight_zero_point``, packed along the
 output channels. Values are stored counted from the lowest one, which is how ``PackedTensor`` holds them already.
 
-Of stacked experts, each is stored as layers of its own. transformers unpacks them in the dtype of their scales, all by
+Stacked experts are stored as separate layers. transformers unpacks them in the dtype of their scales, all by
 one scheme without zero points, and stacks them; in float16 that would round, so the scales of experts are float32.
 """
 
@@ -64,7 +64,7 @@ class CompressedTensors:
     mixes_experts: ClassVar[bool] = False
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
-        """Whatever is not a linear layer with 2, 3, 4 or 8 bits."""
+        """Refuse anything but linear layers with 2, 3, 4 or 8 bits."""
         code = kind.code
         if kind.holder == "conv1d":
             return FormatRefusal(
@@ -82,7 +82,7 @@ class CompressedTensors:
         return None
 
     def file_bits(self, bits: int) -> int:
-        """As many: rows are streams of bits."""
+        """The same number: rows are bit streams."""
         return bits
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
@@ -179,5 +179,5 @@ def _scheme(held: PackedTensor) -> _Scheme:
 
 
 def _only(name: str) -> str:
-    """The target that is one layer."""
+    """The target pattern for a single layer."""
     return f"re:^{re.escape(name)}$"

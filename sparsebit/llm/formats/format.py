@@ -1,4 +1,4 @@
-"""What every file format is: what it can hold, and how it is written."""
+"""The base class of file formats: what a format can store, and how it is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Holder = Literal["linear", "conv1d", "embedding", "experts", "other"]
 
 
 class FormatRefusal(NamedTuple):
-    """A layer that a format cannot hold as it is, and the setting that would let it."""
+    """A layer that a format cannot store exactly, and the setting with which it could."""
 
     layer: str
     reason: str
@@ -30,7 +30,7 @@ class FormatRefusal(NamedTuple):
 
 
 class WeightKind(NamedTuple):
-    """What is known of a weight before its values are."""
+    """What is known about a weight before its values."""
 
     code: CodeType
     group_size: int | None
@@ -40,7 +40,7 @@ class WeightKind(NamedTuple):
 
 
 class Format(Protocol):
-    """One format: its refusals are asked for before anything is written."""
+    """One format: its refusals are collected before anything is written."""
 
     extension: ClassVar[str]  # of the file; empty for a folder
     engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
@@ -48,11 +48,11 @@ class Format(Protocol):
     mixes_experts: ClassVar[bool]  # whether experts may
 
     def refuse(self, layer: str, kind: WeightKind) -> FormatRefusal | None:
-        """Why weights of this kind cannot be held exactly whatever their values; None where they can."""
+        """Why weights of this kind can never be stored exactly; None if they can."""
         ...
 
     def file_bits(self, bits: int) -> int:
-        """The bits that a quantized value of so many takes in the file."""
+        """The bits that a quantized value of this width takes in the file."""
         ...
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
@@ -60,7 +60,7 @@ class Format(Protocol):
         ...
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
-        """Write the model; every refusal has been ruled out. ``ids`` are for what is decided by measuring."""
+        """Write the model, for which there is no refusal. ``ids`` are for choices made by measurement."""
         ...
 
 
@@ -68,7 +68,7 @@ FORMATS: Registry[type[Format]] = Registry("format")
 
 
 def require_exact(format_name: str, format: Format, model: LanguageModel) -> None:
-    """Raise unless the format holds every weight bit for bit."""
+    """Raise an error unless the format stores every weight bit for bit."""
     if not model.weights:
         raise SparsebitError(
             f"{format_name} stores quantized weights, and the model has none",
@@ -101,7 +101,7 @@ def refuse_by_kind(
 
 
 def kind_of(model: nn.Module, layer: str, held: PackedTensor) -> WeightKind:
-    """What a format is asked about a packed weight."""
+    """The kind of a packed weight, as formats are asked about it."""
     rows, columns = held.shape
     grid = held.grid
     return WeightKind(
@@ -110,7 +110,7 @@ def kind_of(model: nn.Module, layer: str, held: PackedTensor) -> WeightKind:
 
 
 def holder_of(model: nn.Module, layer: str) -> Holder:
-    """What multiplies by a weight, or looks its rows up; "conv1d" is GPT-2's layer that stores [in, out]."""
+    """The kind of module that holds a weight; "conv1d" is GPT-2's layer, which stores [in, out]."""
     if "[" in layer:
         return "experts"
     path, _, key = layer.rpartition(".")
@@ -123,7 +123,7 @@ def holder_of(model: nn.Module, layer: str) -> Holder:
 
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
-    """Every tensor that is not packed, by its name in the original state dict; tied ones ``once``, or by all names."""
+    """Every tensor that is not packed, by its original state-dict name; tied ones ``once``, or under all names."""
     packed = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, PackedLayer))
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -139,7 +139,7 @@ def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
 
 
 def require_transformers(model: nn.Module, format_name: str) -> None:
-    """Formats that engines read describe a model by its transformers config."""
+    """Raise an error unless this is a transformers model, whose config the format needs."""
     if not hasattr(getattr(model, "config", None), "to_dict"):
         raise SparsebitError(
             f"{format_name} needs a transformers model",

@@ -1,8 +1,8 @@
 """GPTQ's own format, version 1: what vLLM, SGLang, transformers (with gptqmodel) and ONNX Runtime's builder load.
 
 A linear layer ``n`` of [out, in] becomes ``n.qweight`` [in * bits / 32, out], packed along the inputs, ``n.scales``
-[groups, out] in fp16, ``n.qzeros`` [groups, out * bits / 32], and ``n.g_idx``, the group of each input channel. Zero
-points are stored one too small, a habit of the format, so it holds symmetric grids only.
+[groups, out] in fp16, ``n.qzeros`` [groups, out * bits / 32], and ``n.g_idx``, the group of each input channel. By
+convention of the format, zero points are stored one too small, so it stores symmetric grids only.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class GptqV1:
         return None
 
     def file_bits(self, bits: int) -> int:
-        """As many: columns are streams of bits."""
+        """The same number: columns are bit streams."""
         return bits
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
-        """Layers that cannot be held by their kind, and all of them where they differ in width or group size."""
+        """Layers that are refused by their kind, and all layers if they differ in width or group size."""
         yield from refuse_by_kind(model, self.refuse)
         yield from refuse_unsplit(model)
         kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}

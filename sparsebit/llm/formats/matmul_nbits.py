@@ -1,6 +1,6 @@
 """Weights as ONNX Runtime's ``MatMulNBits`` and ``GatherBlockQuantized`` read them: 2, 4 or 8 bits in blocks.
 
-A row of [in] values is cut into blocks of 16 to 256 (a power of two), each packed from the lowest bits on, with one
+A row of [in] values is divided into blocks of 16 to 256 (a power of two), each packed from the lowest bits on, with one
 float32 scale. Zero points are packed along the blocks of a row; without them zero is in the middle of the range.
 """
 

@@ -1,7 +1,7 @@
 """A folder for ONNX Runtime GenAI: model.onnx with packed weights, genai_config.json, and the tokenizer.
 
 Products with quantized weights are ``MatMulNBits``, whose ``accuracy_level`` is chosen by measurement: level 4 rounds
-activations to 8 bits, which makes a product several times faster, where that costs little.
+activations to 8 bits, which makes a product several times faster, if that costs little accuracy.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class OpenVinoFolder(DecoderFolder):
 
 
 def _save(model: Any, path: Path) -> None:
-    """Write a graph with its numbers as they are; what the system refuses is an ``OSError``."""
+    """Write a graph without changing its numbers; failures of the system raise ``OSError``."""
     try:
         require("openvino").save_model(model, path, compress_to_fp16=False)
     except RuntimeError as error:

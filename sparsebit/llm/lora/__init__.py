@@ -1,4 +1,4 @@
-"""Low-rank adapters over packed weights (QLoRA): added, started from what quantization lost, trained, saved."""
+"""Low-rank adapters over packed weights (QLoRA): added, initialized from the quantization error, trained, saved."""
 
 from sparsebit.llm.lora.attach import add_lora, remove_lora
 from sparsebit.llm.lora.files import load_lora, save_lora

@@ -100,7 +100,7 @@ def packed_layers(model: nn.Module) -> dict[str, PackedLinear | LoraLinear]:
 
 
 def find_layers(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """The names of those layers that match; an error where there are none."""
+    """The names of the layers that match; an error if there are none."""
     layers = packed_layers(model)
     names = [name for name in layers if any(fnmatchcase(name, pattern) for pattern in patterns)]
     if not names:
@@ -159,7 +159,7 @@ def lora_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
 
 
 def require_no_adapters(model: LanguageModel) -> None:
-    """Raise for a model with adapters: files of the whole model would lose them."""
+    """Raise an error for a model with adapters: files of the complete model would lose them."""
     if name := next((name for name, _ in lora_layers(model.model)), None):
         raise SparsebitError(
             "the model has adapters, which are saved apart from it",

@@ -75,7 +75,7 @@ def load_lora(model: LanguageModel, folder: str | os.PathLike[str]) -> list[str]
     try:
         data = read_bytes(place / CONFIG, MOST_BYTES)
     except OSError as error:
-        raise ArtifactError("there are no adapters here", where=str(place), got=str(error)) from None
+        raise ArtifactError("the folder contains no adapters", where=str(place), got=str(error)) from None
     said = Fields(read_json(data, place / CONFIG), str(place / CONFIG))
     if said.text("peft_type") != "LORA":
         raise said.wrong("peft_type", "LORA")

@@ -1,4 +1,4 @@
-"""A packed linear layer with a low-rank adapter beside it."""
+"""A packed linear layer with a low-rank adapter."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class LoraLinear(nn.Module):
 
     @property
     def scaling(self) -> float:
-        """What the adapter's product is multiplied by."""
+        """The factor of the adapter's product."""
         return self.alpha / self.rank
 
     @property
     def weight(self) -> Tensor:
-        """The numbers of the base and the adapter together, [out, in]."""
+        """The sum of the base weight and the adapter's product, [out, in]."""
         return self.base.weight + self.scaling * (self.lora_B @ self.lora_A)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """One update of the adapters with the blocks divided among processes, by ``torch.distributed.pipelining``.
 
-A stage is the model itself, called on the ids, with every block outside the stage passed over: its first block gets the
-hidden states that the process before it sent, and the model stops after its last one. So masks and positions are made
-as the model makes them, whatever its architecture. The last stage also runs what follows the blocks.
+A stage is the model itself, called on the ids, with every block outside the stage skipped: its first block gets the
+hidden states that the process before it sent, and the model stops after its last one. Masks and positions are therefore
+computed by the model's own code, for any architecture. The last stage also runs what follows the blocks.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class BlockPipeline:
         self._schedule = ScheduleGPipe(stage, n_microbatches=batch, loss_fn=next_token_loss)
 
     def backward(self, rows: Tensor) -> float:
-        """Gradients of the mean over all sequences; the last process knows the loss and tells it."""
+        """Gradients of the mean over all sequences; the last process sends the loss to the others."""
         rows = rows.to(self._device)
         losses: list[Tensor] = []
         last = self._rank == self._world - 1
@@ -104,7 +104,7 @@ class BlockPipeline:
         return float(loss)
 
     def gradient_norm(self) -> Tensor:
-        """Of all processes together."""
+        """The norm over all processes."""
         own = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         squared = own.square()
         dist.all_reduce(squared)
@@ -134,7 +134,7 @@ def divide_blocks(count: int, world: int) -> list[range]:
 
 @torch.no_grad()
 def _example(model: nn.Module, stack: Stack, ids: Tensor, part: BlockStage) -> tuple[Tensor, Tensor]:
-    """What a stage takes and gives for one sequence, without values; hidden states carry gradients back."""
+    """The inputs and outputs of a stage for one sequence, on the meta device; hidden states carry gradients."""
     hidden = BlockStage(model, stack, range(1))(ids)  # of the width and dtype that all hidden states have
     given = ids if part.is_first else hidden
     made = part(ids) if part.is_first else part(hidden, ids)

@@ -17,7 +17,7 @@ from sparsebit.llm.lora.attach import lora_layers
 
 
 class Update(Protocol):
-    """What a training loop needs, however the work is divided."""
+    """What a training loop needs, independent of how the work is divided."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -33,12 +33,12 @@ class Update(Protocol):
         ...
 
     def share(self) -> None:
-        """Give every process the adapters of all."""
+        """Give every process the adapters of all processes."""
         ...
 
 
 class WholeModel:
-    """Every process has the whole model and takes its part of each batch."""
+    """Every process has the complete model and processes its part of each batch."""
 
     def __init__(self, model: nn.Module, rank: int, world: int, batch: int) -> None:
         if batch % world:
@@ -80,7 +80,7 @@ def next_token_loss(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def join_processes(model: nn.Module) -> tuple[int, int]:
-    """The place of this process among those that torchrun started, and how many there are."""
+    """The rank of this process among those that torchrun started, and their number."""
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ and not dist.is_initialized():
         device = adapters(model)[0].device
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
@@ -89,6 +89,6 @@ def join_processes(model: nn.Module) -> tuple[int, int]:
 
 
 def _leave_processes() -> None:
-    """Threads of a group that is still there when Python ends can abort the process after all its work is done."""
+    """Destroy the process group at exit: its threads could otherwise abort the process after its work is done."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -32,9 +32,10 @@ def train_lora(
 ) -> list[float]:
     """Train the adapters on a text; returns the loss of each step, in nats per token.
 
-    Under ``torchrun`` every process takes its part of each batch, and gradients are averaged. With ``pipeline`` every
-    process takes a part of the blocks instead, and hidden states go from one to the next, sequence by sequence. Either
-    way all processes end with the adapters of one process with the same batches. The device is that of the model.
+    Under ``torchrun``, every process processes its part of each batch, and gradients are averaged. With ``pipeline``
+    every process takes a part of the blocks instead, and hidden states go from one to the next, sequence by sequence.
+    Either way all processes end with the adapters of one process with the same batches. The device is that of the
+    model.
 
     Args:
         model: with adapters, see ``add_lora``.

@@ -1,7 +1,7 @@
 """Methods that quantize a block: settings as frozen dataclasses, registered by name.
 
 Preparations change a block without changing what it computes; solvers turn one weight into numbers on a grid; tuners
-act on the block that was solved.
+train the solved block.
 """
 
 from sparsebit.llm.methods.awq import Awq

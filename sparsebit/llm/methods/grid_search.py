@@ -1,8 +1,8 @@
-"""The range of each group that costs least, counted with how strongly each input channel is driven.
+"""The range with the lowest cost for each group, weighted by the mean square of each input channel.
 
 At 3 bits the choice of the range matters more than the choice of the rounding. The cost of a range is the sum of
 ``h_i (w_i - q_i)²`` over its group. For rounding to nearest, h_i is the mean square of input channel i; for GPTQ it is
-what is left of that when later channels make up for the error.
+what remains of that after later channels compensate for the error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sparsebit.numerics import CodeType, Grid, choose_grid
 def search_grid(
     weight: Tensor, importance: Tensor | None, spec: WeightSpec, *, steps: int = 24, smallest: float = 0.35
 ) -> Grid:
-    """The best of ``steps`` ranges for every group, from the whole one down to ``smallest`` of it.
+    """The best of ``steps`` ranges for every group, from the full range down to ``smallest`` times it.
 
     Args:
         weight: [out, in].
-        importance: [in], the weight of each input channel in the cost; all alike without it.
+        importance: [in], the weight of each input channel in the cost; equal if omitted.
         spec: type, group size and scale dtype of the grid.
-        steps: how many ranges are tried; 1 takes the whole range.
-        smallest: the smallest range tried, as a part of the whole one.
+        steps: how many ranges are tried; 1 uses the full range.
+        smallest: the smallest range tried, as a fraction of the full range.
 
     Example:
         >>> w = torch.tensor([[0.1, -0.2, 0.3, 8.0]])
@@ -59,7 +59,7 @@ def search_grid(
 
 
 def keep_cheaper(best: Grid, lowest: Tensor, grid: Grid, cost: Tensor) -> tuple[Grid, Tensor]:
-    """The cheaper of two grids for each group by itself, and what it costs [groups]."""
+    """The cheaper of two grids for each group, and its cost [groups]."""
     better = cost < lowest
     scale = torch.where(better, grid.scale, best.scale)
     zero_point = torch.where(better, grid.zero_point, best.zero_point)
@@ -67,7 +67,7 @@ def keep_cheaper(best: Grid, lowest: Tensor, grid: Grid, cost: Tensor) -> tuple[
 
 
 def _ends(lo: Tensor, hi: Tensor, code: CodeType, *, tried: bool) -> list[tuple[Tensor, Tensor]]:
-    """The ranges to try at one size: a signed scale may count from either end, which reaches one step less far."""
+    """The ranges to try at one size; with a signed scale, either end may be the one that is a step shorter."""
     if code.kind == "full" and tried:
         wider = -code.low / code.high
         return [(lo, hi), (-hi * wider, -lo * wider)]

@@ -1,9 +1,9 @@
 """HQQ: a grid that fits most weights of a group well, found without data.
 
 Badri and Shaji, "Half-Quadratic Quantization" (2023): the error is measured with an exponent below 1, so that a few
-outliers do not set the range. An auxiliary tensor takes up the outliers; with it fixed, the grid has a closed form.
-Here errors are counted in steps of the grid, and besides the zero point the scale is fitted too, which is what a
-grid without zero points has. Zero points stay integers, as files hold them.
+outliers do not set the range. An auxiliary tensor absorbs the outliers; with it fixed, the grid has a closed form. Here
+errors are counted in steps of the grid, and the scale is fitted in addition to the zero point, so that grids without
+zero points work too. Zero points stay integers, as in files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Hqq(HqqSettings):
     follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """Every number to the nearest one of a fitted grid; data is not looked at."""
+        """Round every number to the nearest one of a fitted grid, without data."""
         weight = weight.float()
         if spec.code is None:
             return Rtn().solve(weight, None, spec)
@@ -40,7 +40,7 @@ class Hqq(HqqSettings):
         return Solved(grid.snap(target), grid, latent=target, kept=kept)
 
     def fit(self, weight: Tensor, grid: Grid) -> Grid:
-        """The best grid met in ``rounds`` rounds, for each group by itself."""
+        """The best grid of ``rounds`` rounds, for each group separately."""
         shape = (len(grid.scale), -1)
         best, lowest, beta = grid, self._cost(weight, grid), self.beta
         for _ in range(self.rounds):
@@ -68,7 +68,7 @@ class Hqq(HqqSettings):
 
 
 def shrink(error: Tensor, beta: float, norm: float) -> Tensor:
-    """What counts as an outlier: ``sign(x) max(0, |x| - |x|^(norm - 1) / beta)``.
+    """The outlier part of ``x``: ``sign(x) max(0, |x| - |x|^(norm - 1) / beta)``.
 
     Example:
         >>> shrink(torch.tensor([0.01, -2.0]), beta=10.0, norm=1.0)

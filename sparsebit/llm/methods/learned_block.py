@@ -1,7 +1,7 @@
-"""A solved block whose scales, rounding and norms can be learned, without a change to the block itself.
+"""A solved block whose scales, rounding and norms can be learned without changing the block itself.
 
 A weight is ``scale * clamp(round(u))`` with u the position of each number on its grid, counted in steps. Rounding
-passes gradients straight through. Position and scale are learned apart: a scale that moves does not change which
+passes gradients straight through. Position and scale are learned separately: a changing scale does not change which
 values are chosen, and the learning rate of the positions means the same for every layer.
 """
 
@@ -40,7 +40,7 @@ class LearnedMatrix:
         self._kept = None if kept is None else kept.float()
 
     def weight(self) -> Tensor:
-        """The numbers [out, in] as learned so far, every one on a grid whose scales are what files hold."""
+        """The current weight [out, in] on its grid, with scales rounded to values that files can store."""
         rows = _on_grid(
             self.steps, self.factor, self.zero_point, self._scale, self._grid.scale.dtype, self.code
         )
@@ -48,7 +48,7 @@ class LearnedMatrix:
         return numbers if self._kept is None else numbers * self._kept
 
     def finish(self, remark: str) -> SolvedMatrix:
-        """What was learned, in place of what was solved."""
+        """The learned weight, instead of the solved one."""
         with torch.no_grad():
             scale = (self._scale * self.factor).to(self._grid.scale.dtype)
             grid = replace(self._grid, scale=scale, zero_point=self.zero_point.round())
@@ -60,10 +60,10 @@ class LearnedMatrix:
 
 
 class _OnGrid(torch.autograd.Function):
-    """``scale * factor * clamp(round(steps))``, straight through the rounding: a few launches instead of forty.
+    """``scale * factor * clamp(round(steps))``, with a straight-through gradient: a few launches instead of forty.
 
-    Gradients: to a position the scale, inside the range; to a factor the scale times the chosen multiples; to a zero
-    point, where the range ends, minus the scale.
+    Gradients: of a position the scale, inside the range; of a factor the scale times the chosen multiple; of a zero
+    point minus the scale, at the ends of the range.
     """
 
     @staticmethod
@@ -102,7 +102,7 @@ _on_grid = cast("Callable[..., Tensor]", _OnGrid.apply)
 
 
 class LearnedBlock:
-    """The block with its learned weights in place of its own, called without a change to the block."""
+    """Runs the block with learned weights in place of its own, without changing the block."""
 
     def __init__(self, block: nn.Module, solved: Sequence[SolvedMatrix]) -> None:
         self._block = block
@@ -113,7 +113,7 @@ class LearnedBlock:
         self.vectors = {name: torch.zeros_like(one) for name, one in vectors.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every learned tensor by the name of the parameter it stands for."""
+        """Every learned tensor by the name of the parameter that it replaces."""
         found = {}
         for name, added in self.vectors.items():
             start, size = self._starts[name]
@@ -140,16 +140,16 @@ class LearnedBlock:
 
     @torch.no_grad()
     def mean_error(self, runs: BlockRuns, targets: Sequence[Tensor]) -> float:
-        """The error of the block over all of the data, as learned so far."""
+        """The current error of the block over all data."""
         tensors = self.tensors()
         batches = zip(runs.calls, runs.hidden, targets, strict=True)
         errors = [token_error(self.run(call, x, tensors), target) for call, x, target in batches]
         return float(torch.stack(errors).mean())
 
     def keep_better(self, solved: Sequence[SolvedMatrix], before: float, after: float) -> list[SolvedMatrix]:
-        """What was learned, written into the block, where the error fell; else what was solved. NaN counts as worse."""
+        """Write the learned weights to the block if the error fell, else keep the solved ones. NaN counts as worse."""
         if not after < before:
-            said = f"tuning did not help ({before:.3g} to {after:.3g}) and was undone"
+            said = f"tuning did not reduce the error ({before:.3g} to {after:.3g}) and was undone"
             return [one._replace(solved=one.solved._replace(remark=said)) for one in solved]
         self.write()
         remark = f"tuned: error of the block {before:.3g} to {after:.3g}"
@@ -157,16 +157,16 @@ class LearnedBlock:
         return [by_matrix.get(one.matrix, one) for one in solved]
 
     def write(self) -> None:
-        """Put what was learned into the block's own parameters."""
+        """Write the learned tensors to the block's own parameters."""
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 self._block.get_parameter(name).copy_(tensor)
 
 
 def token_error(output: Tensor, target: Tensor) -> Tensor:
-    """Mean over tokens of ``|output - target|² / |target|²``: what the next block's norm makes of the error.
+    """Mean over tokens of ``|output - target|² / |target|²``: the error as the next block's norm sees it.
 
-    Without the division a few tokens with huge hidden states, such as the first one, would be all that counts.
+    Without the division, a few tokens with huge hidden states, such as the first one, would dominate.
 
     Example:
         >>> token_error(torch.tensor([[1.0, 0.0]]), torch.tensor([[2.0, 0.0]]))
@@ -185,7 +185,7 @@ def learn(
     seed: int,
     move: Callable[[int], None],
 ) -> list[SolvedMatrix]:
-    """Run ``steps`` mini-batches, calling ``move`` after each backward pass; then keep what is better.
+    """Run ``steps`` mini-batches, calling ``move`` after each backward pass; then keep the better weights.
 
     The mini-batches are the batches of the calibration data, in an order that ``seed`` sets.
     """

@@ -1,4 +1,4 @@
-"""Which weights are kept: a part of each row, or N of every M neighbours."""
+"""Which weights are kept: a fraction of each row, or N of every M consecutive weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.errors import SparsebitError
 
 
 class Sparsity(NamedTuple):
-    """``kept`` of every ``size`` weights of a row stay; a ``size`` of None means ``ratio`` of all become zero."""
+    """``kept`` of every ``size`` weights of a row stay; if ``size`` is None, the fraction ``ratio`` becomes zero."""
 
     ratio: float
     kept: int = 0
@@ -19,7 +19,7 @@ class Sparsity(NamedTuple):
 
     @classmethod
     def parse(cls, asked: float | str) -> Sparsity | None:
-        """What a config says; None for 0.
+        """The sparsity of a config value; None for 0.
 
         Example:
             >>> Sparsity.parse("2:4"), Sparsity.parse(0.0)
@@ -32,7 +32,7 @@ class Sparsity(NamedTuple):
 
 
 def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
-    """Where a weight is kept, [out, in]: the highest scores of each row, or of every ``size`` neighbours.
+    """The mask of kept weights, [out, in]: the highest scores of each row, or of every ``size`` consecutive ones.
 
     Example:
         >>> keep_largest(torch.tensor([[1.0, 4.0, 3.0, 2.0]]), Sparsity(0.5, 2, 4))
@@ -42,7 +42,7 @@ def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
     if sparsity.size is not None:
         if scores.shape[1] % sparsity.size:
             raise SparsebitError(
-                f"{scores.shape[1]} input channels cannot be cut into groups of {sparsity.size}",
+                f"{scores.shape[1]} input channels cannot be divided into groups of {sparsity.size}",
                 expected="N:M sparsity with an M that divides the number of input channels",
                 hint="choose another W.SPARSITY, or leave the layer out with SPECIFIC",
             )

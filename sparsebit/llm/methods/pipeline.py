@@ -1,4 +1,4 @@
-"""The steps of a config as objects: what acts before a block is solved, what solves its weights, what acts after."""
+"""The steps of a config as objects: preparations, the solver, and tuners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsebit.llm.methods.tuner import TUNERS, Tuner
 
 
 class Pipeline(NamedTuple):
-    """One solver, and what acts around it."""
+    """One solver, and the steps before and after it."""
 
     solver: Solver
     preparations: tuple[Preparation, ...] = ()
@@ -33,5 +33,5 @@ class Pipeline(NamedTuple):
 
     @property
     def follows(self) -> bool:
-        """Whether anything looks at the hidden states of the float model."""
+        """Whether any step uses the hidden states of the float model."""
         return bool(self.solver.follow or any(tuner.follow for tuner in self.tuners))

@@ -39,7 +39,7 @@ class Preparation(Protocol):
         ...
 
 
-PREPARATIONS: Registry[type[Preparation]] = Registry("method that prepares")
+PREPARATIONS: Registry[type[Preparation]] = Registry("preparation method")
 
 
 class ChannelScaling(ABC):

@@ -1,9 +1,9 @@
-"""Rotation: the residual stream and the values of attention in another basis, in which no channel stands out.
+"""Rotation: put the residual stream and the values of attention into a basis without outlier channels.
 
-Ashkboos et al., "QuaRot" (arXiv 2404.00456), the part that costs nothing at run time: R1 turns the hidden states
-between the blocks, R2 the values of each head. Both fold into the weights around them. A norm must commute with R1:
-its weight moves into what reads it, and RMS norms do the rest; norms that subtract a mean are refused. Products are
-made in float64, and the rotated block is compared with the original one.
+Ashkboos et al., "QuaRot" (arXiv 2404.00456), the part without a cost at run time: R1 rotates the hidden states between
+the blocks, R2 the values of each head. Both fold into the weights around them. A norm must commute with R1: its weight
+is folded into its readers, and an RMS norm then commutes; norms that subtract a mean are refused. Products are made in
+float64, and the rotated block is compared with the original one.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Rotate(RotateSettings):
 
 @torch.no_grad()
 def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) -> None:
-    """Turn what a block reads and writes by ``rotation`` [hidden, hidden]; its values by head where a seed is given.
+    """Rotate inputs and outputs of a block by ``rotation`` [hidden, hidden], and with a seed the values of each head.
 
-    It runs on hidden states that are turned already.
+    The block then runs on rotated hidden states.
     """
     block = runs.block
     parameters = dict(block.named_parameters())
@@ -97,7 +97,7 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
 def _turn_heads(
     block: nn.Module, parameters: dict[str, Any], source: ChannelSource, matrix: Matrix, seed: int
 ) -> None:
-    """Turn the values of each head, and what reads them; nothing where the source is not the values of attention."""
+    """Rotate the values of each head and the weight that reads them, if the source is the values of attention."""
     owners = (
         block.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
         for name in (source.names[0], matrix.name)
@@ -122,7 +122,7 @@ def _turn_heads(
 
 
 def make_rotation(size: int, seed: int) -> Tensor:
-    """A random orthogonal matrix [size, size] in float64: Hadamard as far as powers of two go, with random signs.
+    """A random orthogonal matrix [size, size] in float64: Hadamard for the factor that is a power of two, random signs.
 
     Example:
         >>> turn = make_rotation(12, 0)

@@ -1,7 +1,7 @@
 """Round to nearest: every weight to the nearest number of its grid, with or without a search for the range.
 
-Where weights are pruned, the smallest of each row go: by size (magnitude pruning), or by size times the norm of their
-input channel, which is Wanda (Sun et al., arXiv 2306.11695).
+If weights are pruned, the smallest of each row are removed: by magnitude, or by magnitude times the norm of their input
+channel, which is Wanda (Sun et al., arXiv 2306.11695).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Rtn(RtnSettings):
     follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """Every number to the nearest one of its grid; with data, ranges are searched in view of it."""
+        """Round every number to the nearest one of its grid; with data, ranges are searched with weights from it."""
         return round_to_nearest(weight.float(), statistics, spec, self.steps, weight.float().square())
 
 
@@ -35,7 +35,7 @@ class Wanda(WandaSettings):
     follow = 0.0
 
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
-        """Every number that is kept to the nearest one of its grid."""
+        """Round every kept number to the nearest one of its grid."""
         scores = weight.float().square()
         if statistics is not None and statistics.tokens:
             scores *= statistics.mean_gram().diagonal()
@@ -45,7 +45,7 @@ class Wanda(WandaSettings):
 def round_to_nearest(
     weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec, steps: int, scores: Tensor
 ) -> Solved:
-    """Keep the weights of the highest ``scores`` where some are to go, and round them."""
+    """Keep the weights with the highest ``scores`` if there is a sparsity, and round them."""
     target, kept = weight, None
     if spec.sparsity is not None:
         kept = keep_largest(scores, spec.sparsity)

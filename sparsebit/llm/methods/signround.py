@@ -1,8 +1,8 @@
 """Signed rounding: which neighbour on the grid each weight goes to is learned with the signs of gradients.
 
 Cheng et al., "Optimize Weight Rounding via Signed Gradient Descent" (arXiv 2309.05516), known as AutoRound. Each step
-moves every weight by the same small amount, so that no layer is learned faster than another, and none leaves the reach
-of its own rounding. The steps shrink to zero; the result is kept only where the error of the block fell.
+moves every weight by the same small amount, so that no layer is learned faster than another, and no weight leaves the
+range of its rounding. The steps shrink to zero; the result is kept only if the error of the block fell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every method of quantizing one weight looks like: weight and statistics in, numbers on a grid out."""
+"""The interface of methods that quantize one weight: from weight and statistics to numbers on a grid."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sparsebit.registry import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSpec:
-    """What one weight [out, in] becomes: the type of its quantized values, and how many of them share a scale.
+    """The spec of one weight [out, in]: the type of its quantized values, and how many of them share a scale.
 
     ``group_size`` None means one scale per output channel. The scale is rounded to ``scale_dtype`` before anything is
-    solved with it, so that what is solved is what an engine reads. ``code`` None leaves the kept weights in float.
+    solved with it, so that engines read exactly the solved weights. ``code`` None leaves the kept weights in float.
     """
 
     code: CodeType | None = field(default_factory=lambda: CodeType("full", 4))
@@ -37,7 +37,7 @@ class WeightSpec:
             return Layout(kind="channel", axes=(0,))
         if shape[1] % size:
             raise SparsebitError(
-                f"{shape[1]} input channels cannot be cut into groups of {size}",
+                f"{shape[1]} input channels cannot be divided into groups of {size}",
                 expected="a group size that divides the number of input channels",
                 hint="choose another W.GROUP_SIZE, or leave the layer out with SPECIFIC",
             )
@@ -58,7 +58,7 @@ class Solved(NamedTuple):
 
 
 class SolvedMatrix(NamedTuple):
-    """One matrix of a block and what became of it."""
+    """One matrix of a block, and its solution."""
 
     matrix: Matrix
     solved: Solved

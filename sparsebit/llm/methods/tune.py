@@ -1,7 +1,7 @@
-"""Tuning of a solved block: its scales, its norms and its rounding learn to give what the float block gives.
+"""Tuning of a solved block: its scales, norms and rounding are trained to reproduce the output of the float block.
 
 The first phase of EfficientQAT (Chen et al., arXiv 2407.11062), after any solver and not only after rounding to
-nearest. Adam on mini-batches of the calibration data; the result is kept only where the block's error fell.
+nearest. Adam on mini-batches of the calibration data; the result is kept only if the block's error fell.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tune(TuneSettings):
         return learn(learned, runs, targets, solved, self.steps, self.seed, move)
 
     def _rates(self, learned: LearnedBlock) -> Iterator[tuple[float, list[Tensor]]]:
-        """What is learned, by how fast: few large groups, because each costs a launch."""
+        """The learned tensors by learning rate: few large groups, because each costs a launch."""
         rounded = [one for one in learned.matrices if one.code.is_integer]
         yield self.scale_lr, [one.factor for one in learned.matrices]
         yield self.norm_lr, list(learned.vectors.values())

@@ -1,4 +1,4 @@
-"""What every method that acts on a solved block looks like."""
+"""The interface of methods that train a solved block."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sparsebit.registry import Registry
 class Tuner(Protocol):
     """A frozen dataclass of settings with one method.
 
-    ``follow`` says what the block should give: 1 the output of the float model, 0 that of the float block on the inputs
-    that really come.
+    ``follow`` sets the target of the block: 1 the output of the float model, 0 that of the float block on the quantized
+    model's inputs.
     """
 
     follow: float
@@ -25,14 +25,14 @@ class Tuner(Protocol):
     def tune(
         self, runs: BlockRuns, targets: Sequence[Tensor], solved: Sequence[SolvedMatrix]
     ) -> list[SolvedMatrix]:
-        """Change the block's parameters, and return what its matrices became.
+        """Change the block's parameters, and return its matrices.
 
         Args:
             runs: the block, with the solved weights in its parameters, on the calibration data.
-            targets: what it should give, one for each batch.
+            targets: the outputs to reproduce, one for each batch.
             solved: its quantized matrices.
         """
         ...
 
 
-TUNERS: Registry[type[Tuner]] = Registry("method that tunes")
+TUNERS: Registry[type[Tuner]] = Registry("tuning method")

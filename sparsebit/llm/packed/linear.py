@@ -11,7 +11,7 @@ from sparsebit.numerics.packed import PackedTensor
 
 
 class PackedLayer(nn.Module):
-    """The buffers of a packed weight; what they mean is in plain attributes, so that any state dict loads."""
+    """The buffers of a packed weight; their description is in plain attributes, so that any state dict loads."""
 
     packed: Tensor
     scale: Tensor
@@ -39,7 +39,7 @@ class PackedLayer(nn.Module):
         return self.held.numbers()
 
     def _apply(self, fn, recurse: bool = True):  # type: ignore[no-untyped-def]
-        """Follow the model to another device and dtype, but keep the dtype of scales, which are part of the grid."""
+        """Move to another device and dtype with the model, but keep the dtype of scales, which are part of the grid."""
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
         kept = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -51,9 +51,9 @@ class PackedLayer(nn.Module):
 
 
 class PackedLinear(PackedLayer):
-    """Stands in for ``nn.Linear``; ``weight`` is the float view of what is held.
+    """Replaces ``nn.Linear``; ``weight`` is the dequantized weight.
 
-    ``transposed`` says that the layer it replaces is one that stores [in, out] (GPT-2's Conv1D).
+    ``transposed`` says that the replaced layer stores [in, out] (GPT-2's Conv1D).
 
     Example:
         >>> from sparsebit.numerics import CodeType
@@ -95,7 +95,7 @@ class PackedLinear(PackedLayer):
 
 
 class PackedEmbedding(PackedLayer):
-    """Stands in for ``nn.Embedding``: rows are gathered packed, and only those are unpacked.
+    """Replaces ``nn.Embedding``: packed rows are gathered, and only these are unpacked.
 
     ``factor`` multiplies the rows, for models that scale their embeddings (Gemma).
     """

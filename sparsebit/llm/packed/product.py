@@ -1,4 +1,4 @@
-"""Products with a packed weight: by a kernel where torch or sparsebit has one, else with the unpacked weight.
+"""Products with a packed weight: by a kernel if torch or sparsebit has one, else with the unpacked weight.
 
 The kernels are for half precision: on a CPU torch's own for 4-bit weights in bfloat16 (2 to 4 times faster than float32
 at one vector, as exact as bfloat16), on a GPU those of ``sparsebit.kernels``. In float32
@@ -30,7 +30,7 @@ class CpuWeight(NamedTuple):
 
     @classmethod
     def of(cls, held: PackedTensor) -> CpuWeight | None:
-        """The weight; None where the kernel has no such grid."""
+        """The weight; None if the kernel does not support the grid."""
         grid, (rows, columns) = held.grid, held.shape
         size = grid.layout.group_size or columns
         group = next((one for one in _GROUPS if size % one == 0 and columns % one == 0), None)
@@ -66,7 +66,7 @@ class CpuWeight(NamedTuple):
 
 
 class GpuWeight(NamedTuple):
-    """A weight for the kernels of ``sparsebit.kernels``: as it is held, with scales and zero points [groups, out]."""
+    """A weight for the kernels of ``sparsebit.kernels``: packed values, with scales and zero points [groups, out]."""
 
     packed: Tensor
     scale: Tensor
@@ -76,7 +76,7 @@ class GpuWeight(NamedTuple):
 
     @classmethod
     def of(cls, held: PackedTensor) -> GpuWeight | None:
-        """The weight; None where the kernels have no such grid."""
+        """The weight; None if the kernels do not support the grid."""
         grid, rows = held.grid, held.shape[0]
         if not grid.code.is_integer or grid.order is not None:
             return None
@@ -97,7 +97,7 @@ KernelWeight = CpuWeight | GpuWeight
 
 
 def kernel_for(x: Tensor) -> type[CpuWeight] | type[GpuWeight] | None:
-    """The weight whose kernel is the fastest way to multiply these vectors; None where that is the unpacked weight."""
+    """The weight whose kernel multiplies these vectors fastest; None if the unpacked weight is faster."""
     if x.is_cuda:
         return GpuWeight if x.dtype in (torch.float16, torch.bfloat16) else None
     few = 0 < math.prod(x.shape[:-1]) <= CPU_VECTORS
@@ -105,7 +105,7 @@ def kernel_for(x: Tensor) -> type[CpuWeight] | type[GpuWeight] | None:
 
 
 def multiply(x: Tensor, held: PackedTensor, kernel: KernelWeight | None) -> Tensor:
-    """``x @ weight.T``, by a kernel where there is one."""
+    """``x @ weight.T``, by a kernel if there is one."""
     if kernel is not None and kernel.covers(x):
         return kernel.multiply(x)
     return F.linear(x, held.numbers(x.dtype))

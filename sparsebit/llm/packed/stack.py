@@ -15,10 +15,10 @@ from sparsebit.numerics.packed import PackedTensor
 
 
 class PackedStack(nn.Module):
-    """Stands in for a parameter [experts, out, in], or [experts, in, out] if ``transposed``.
+    """Replaces a parameter [experts, out, in], or [experts, in, out] if ``transposed``.
 
     Code that multiplies by one expert (``F.linear(x, stack[2])``) multiplies by the packed matrix. Any other use of the
-    stack or of an expert gets a float tensor, unpacked for this use alone.
+    stack or of an expert receives a float tensor, unpacked for this use.
 
     Example:
         >>> from sparsebit.numerics import CodeType, Grid, Layout
@@ -36,14 +36,14 @@ class PackedStack(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The whole stack in float, computed each time."""
+        """The complete stack in float, computed on each access."""
         return torch.stack([self[index].weight for index in range(len(self))])
 
     def __len__(self) -> int:
         return len(self._modules)
 
     def __getitem__(self, index: Any) -> Any:
-        """One expert, or for any other index that part of the float stack."""
+        """One expert; for any other index, that part of the float stack."""
         if isinstance(index, int) or (isinstance(index, Tensor) and index.dim() == 0):
             return PackedExpert(self.layer(range(len(self))[int(index)]), transposed=self.transposed)
         return self.weight[index]
@@ -62,21 +62,21 @@ class PackedStack(nn.Module):
         return _call_unpacked(func, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """What a tensor has (``shape``, ``transpose``), of the float stack."""
+        """Attributes of a tensor (``shape``, ``transpose``), from the float stack."""
         if name in self.__dict__.get("_modules", {}) or name.startswith("_") or not hasattr(Tensor, name):
             return super().__getattr__(name)
         return getattr(self.weight, name)
 
 
 class PackedExpert:
-    """One matrix of a stack: products with it are those of its packed layer, all else is done with the float weight."""
+    """One matrix of a stack: products use its packed layer, everything else the float weight."""
 
     def __init__(self, layer: PackedLinear, *, transposed: bool) -> None:
         self.layer, self.transposed = layer, transposed
 
     @property
     def weight(self) -> Tensor:
-        """The float weight as the model stores it, computed each time."""
+        """The float weight as the model stores it, computed on each access."""
         return self.layer.weight.T if self.transposed else self.layer.weight
 
     @classmethod
@@ -91,7 +91,7 @@ class PackedExpert:
         return self.weight[index]
 
     def __getattr__(self, name: str) -> Any:
-        """What a tensor has, of the float weight."""
+        """Attributes of a tensor, from the float weight."""
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.weight, name)

@@ -17,7 +17,7 @@ from sparsebit.storage.typed import from_plain
 
 
 def to_stored(weights: Mapping[str, PackedTensor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The tensors of all matrices, and in the same order what else is needed to read each."""
+    """The tensors of all matrices, and in the same order the descriptions needed to read them."""
     tensors: dict[str, Tensor] = {}
     described = []
     for name, held in weights.items():
@@ -28,7 +28,7 @@ def to_stored(weights: Mapping[str, PackedTensor]) -> tuple[dict[str, Tensor], l
 
 
 def from_stored(tensors: Mapping[str, Tensor], described: Iterable[Fields]) -> dict[str, PackedTensor]:
-    """What ``to_stored`` took apart; parts that are missing or do not fit together are an error."""
+    """The matrices that ``to_stored`` wrote; parts that are missing or do not fit together are an error."""
     parts: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, part = key.rpartition(":")
@@ -43,7 +43,7 @@ def from_stored(tensors: Mapping[str, Tensor], described: Iterable[Fields]) -> d
 
 
 def describe_packed(held: PackedTensor) -> dict[str, Any]:
-    """What ``packed_like`` needs to make room for a matrix."""
+    """What ``packed_like`` needs to allocate a matrix."""
     return held.to_parts()[1] | {"scale_dtype": str(held.grid.scale.dtype).removeprefix("torch.")}
 
 

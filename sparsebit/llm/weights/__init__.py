@@ -1,1 +1,1 @@
-"""The weights of a block: where they are used, and what is known of their inputs."""
+"""The weights of a block: where they are used, and statistics of their inputs."""

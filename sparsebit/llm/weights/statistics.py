@@ -69,7 +69,7 @@ class InputStatistics:
         self.tokens += len(x)
 
     def require_finite(self, name: str) -> None:
-        """Raise where the inputs of the weight ``name`` were no finite numbers, or their squares are none."""
+        """Raise an error if inputs of the weight ``name`` are not finite, or their squares are not."""
         squares = self.gram.diagonal()  # the other moments are no larger
         if is_finite(squares) and (self.shift is None or is_finite(self.shift)):
             return

@@ -1,8 +1,8 @@
-"""Which weights a block multiplies its activations by, and with what, seen while it runs.
+"""Which weights a block multiplies by, and the activations, observed while it runs.
 
 A torch function mode watches the products themselves, not the modules around them. So ``nn.Linear``, the transposed
-``Conv1D`` of GPT-2, a bare ``F.linear`` and one expert out of a stack [experts, out, in] are all the same thing: a
-product with a matrix that lies inside a parameter of the block.
+``Conv1D`` of GPT-2, a bare ``F.linear`` and one expert out of a stack [experts, out, in] are treated alike: a product
+with a matrix that is inside a parameter of the block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Matrix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, transposed: bool) -> Matrix:
-        """What ``str`` wrote.
+        """Parse the result of ``str``.
 
         Example:
             >>> Matrix.parse("experts.down[2]", transposed=False)
@@ -50,11 +50,11 @@ Seen = Callable[[Use], object]
 
 
 class Enough(Exception):
-    """What was asked for is there, and what follows it in the model is not needed."""
+    """Raised to stop a run early: the requested value was found, and the rest of the model is not needed."""
 
 
 def stores_transposed(module: nn.Module) -> bool:
-    """Whether a module holds its weights as [in, out]: GPT-2's Conv1D, experts that say so, and those of Llama 4."""
+    """Whether a module stores its weights as [in, out]: GPT-2's Conv1D, experts with such a flag, and Llama 4's."""
     known = type(module).__name__ in ("Conv1D", "Llama4TextExperts")
     return known or bool(getattr(module, "is_transposed", False))
 
@@ -100,7 +100,7 @@ class WatchWeights(TorchFunctionMode):
         return None
 
     def _stacked(self, weight: Any, inputs: Any) -> Iterator[Use]:
-        """A whole stack of experts in one product: rows of zeros are tokens that were not meant for the expert."""
+        """A complete stack of experts in one product: rows of zeros are tokens that were not routed to the expert."""
         known = (
             self._by_storage.get(weight.untyped_storage().data_ptr()) if isinstance(weight, Tensor) else None
         )
@@ -136,7 +136,7 @@ class WatchWeights(TorchFunctionMode):
 def first_input(
     parameters: Mapping[str, Tensor], run: Callable[[], object], matrix: Matrix | None = None
 ) -> Tensor | None:
-    """What ``matrix``, or any weight of ``parameters``, is first multiplied with; ``run`` is stopped there."""
+    """The first input multiplied by ``matrix``, or by any weight of ``parameters``; ``run`` is stopped there."""
     found: list[Tensor] = []
 
     def see(use: Use) -> None:

@@ -1,4 +1,4 @@
-"""The interface of a recovery algorithm, and what it gets to work with."""
+"""The interface of a recovery algorithm, and its input."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Stage = Literal["before", "after"]
 
 @dataclass
 class Job:
-    """A graph with quantizers, and the calibration inputs, which may be read as often as needed.
+    """A graph with quantizers, and the calibration inputs, which can be read repeatedly.
 
     ``inputs`` gives (args, kwargs) of one call after another, from memory or disk. ``folder`` is where finished parts
-    of the work are kept, so that a run that was killed goes on from there; None keeps nothing. ``batch_norms`` are mean
-    and standard deviation of the results of layers that had one before it was folded, by node; a step that rescales
-    those results rescales these too. ``shown`` is whether to show progress. ``shifts``, by name, is what was
-    added to biases, which is taken back when the model is calibrated again. ``notes`` is for what was done.
+    of the work are saved, so that a killed run resumes from there; None keeps nothing. ``batch_norms`` are mean and
+    standard deviation of the results of layers that had one before it was folded, by node; a step that rescales those
+    results also rescales these. ``shown`` is whether to show progress. ``shifts``, by name, are the changes of biases,
+    which are undone before the model is calibrated again. ``notes`` says what was done.
     """
 
     gm: QuantGraph
@@ -55,7 +55,7 @@ class Job:
 class Algorithm(ABC):
     """One way to recover accuracy. Subclasses are frozen dataclasses of settings.
 
-    ``stage`` says when it runs: ``before`` the ranges are taken, because it changes weights, or ``after``.
+    ``stage`` says when it runs: ``before`` ranges are measured, because it changes weights, or ``after``.
     """
 
     NAME: ClassVar[str]
@@ -63,7 +63,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def apply(self, job: Job) -> None:
-        """Do it."""
+        """Run the algorithm."""
 
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step")

@@ -1,4 +1,4 @@
-"""Give each layer back the mean that rounding took from its result (Nagel et al., arXiv 1906.04721, section 4.2)."""
+"""Restore the mean of each layer's result, which rounding changed (Nagel et al., arXiv 1906.04721, section 4.2)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ CHUNK = 64
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
 class BiasCorrection(BiasCorrectionSettings, Algorithm):
-    """Adds to each bias what the mean of the layer's result has moved by.
+    """Corrects each bias by the change of the mean of the layer's result.
 
     ``empirical`` measures both means on the calibration data, layer after layer, with earlier layers already corrected.
-    ``analytic`` needs no data: the means of the inputs follow from the folded batch norm and the activation.
+    ``analytic`` needs no data: the means of the inputs are computed from the folded batch norm and the activation.
     """
 
     NAME = "bias_correction"
@@ -105,7 +105,7 @@ def _analytic(job: Job, layers: dict[Node, QuantizedLayer]) -> None:
 def _expected_input(
     job: Job, layer: QuantizedLayer, statistics: Mapping[str, tuple[Tensor, Tensor]]
 ) -> Tensor | None:
-    """The mean of what a layer reads, from the batch norm that was folded into the layer before it."""
+    """The mean of a layer's input, from the batch norm that was folded into the layer before it."""
     low, high = -math.inf, torch.tensor(math.inf)
     source = layer.call.activations[0]
     for _ in range(8):
@@ -148,7 +148,7 @@ def clipped_normal_mean(
 
 
 def shift_of(weight_error: Tensor, input_mean: Tensor, groups: int = 1) -> Tensor:
-    """What an error of the weight [O, I / groups, ...] adds to the mean of each output, given the inputs' means."""
+    """The change of each output's mean due to an error of the weight [O, I / groups, ...], given the inputs' means."""
     per_input = weight_error.flatten(2).sum(2) if weight_error.dim() > 2 else weight_error
     rows = input_mean.reshape(groups, -1).repeat_interleave(len(weight_error) // groups, dim=0)
     return (per_input * rows).sum(1)

@@ -1,4 +1,4 @@
-"""What recovery steps add to a graph, made again from the names in a saved state."""
+"""Restore the additions of recovery steps to a graph, from the names in a saved state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.quantization.algorithms.layers import find_quantized_layers
 
 
 def restore_edits(gm: GraphModule, state: Mapping[str, Tensor]) -> int:
-    """Give layers the biases, and clips the limits, that the state has numbers for; returns how many."""
+    """Add the biases of layers and the limits of clips that are in the state; returns how many."""
     made = 0
     for layer in list(find_quantized_layers(gm)):
         if layer.call.bias_name is None and layer.new_bias in state:

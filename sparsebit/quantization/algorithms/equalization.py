@@ -1,4 +1,4 @@
-"""Cross-layer equalization (Nagel et al., arXiv 1906.04721, section 4.1): the function stays, ranges become alike."""
+"""Cross-layer equalization (Nagel et al., arXiv 1906.04721, section 4.1): ranges become equal, the function stays."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Pair:
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
 class Equalization(EqualizationSettings, Algorithm):
-    """Moves range from channels that have much of it to those that have little, through ReLU, PReLU and ReLU6.
+    """Equalizes the ranges of the channels of two layers, also through ReLU, PReLU and ReLU6.
 
-    A ReLU6 becomes a ReLU with a limit for each channel, so the float model computes what it did. Runs ``rounds``
-    times over all pairs, since a layer in the middle belongs to two.
+    A ReLU6 becomes a ReLU with a limit for each channel, so the float model computes the same as before. Runs
+    ``rounds`` times over all pairs, because a layer in the middle belongs to two pairs.
     """
 
     NAME = "equalization"
@@ -63,7 +63,7 @@ class Equalization(EqualizationSettings, Algorithm):
 
 
 def find_pairs(gm: GraphModule) -> list[Pair]:
-    """Layers whose result reaches exactly one other layer, channel by channel, through what scales along."""
+    """Layers whose result reaches exactly one other layer, channel by channel, through homogeneous operators."""
     layers = {layer.node: layer for layer in find_quantized_layers(gm)}
     pairs = []
     for layer in layers.values():
@@ -103,7 +103,7 @@ def _channels_in(layer: QuantizedLayer) -> int:
 
 
 def _equalize(pair: Pair) -> Tensor:
-    """Rescale both layers; returns what the first was divided by."""
+    """Rescale both layers; returns the divisor of the first."""
     first, second = pair.first.weight.double(), pair.second.weight.double()
     into = first.flatten(1).abs().amax(1)
     out = (
@@ -123,8 +123,8 @@ def _equalize(pair: Pair) -> Tensor:
 def equalizing_scales(first: Tensor, second: Tensor) -> Tensor:
     """s = sqrt(r1 * r2) / r2 for ranges [C] of the same channel in two layers (eq. 11).
 
-    Dividing the first by s and multiplying the second by it makes both ranges sqrt(r1 * r2). A channel that is zero on
-    either side is left alone.
+    Dividing the first by s and multiplying the second by it makes both ranges sqrt(r1 * r2). A channel that is zero in
+    either layer is not changed.
 
     Example:
         >>> equalizing_scales(torch.tensor([4.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 5.0]))
@@ -147,12 +147,12 @@ def _per_channel_of(layer: QuantizedLayer, values: Tensor) -> Tensor:
 
 
 def home_of_limits(clip: Node) -> str:
-    """Where the limits of a clip are kept."""
+    """The name under which the limits of a clip are kept."""
     return f"{clip.name}_limits"
 
 
 def limit_channels(gm: GraphModule, clip: Node, limits: Tensor) -> None:
-    """Clip each channel at a limit of its own."""
+    """Clip each channel at its own limit."""
     call = bind(gm, clip)
     assert call is not None
     home = home_of_limits(clip)

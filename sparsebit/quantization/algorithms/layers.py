@@ -1,4 +1,4 @@
-"""The layers of a quantized graph as recovery steps see them: weight, bias, what comes before and after."""
+"""The layers of a quantized graph for recovery steps: weight, bias, and the nodes before and after."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class QuantizedLayer:
 
     @property
     def groups(self) -> int:
-        """1, or those of a convolution."""
+        """The groups of a convolution; 1 for other layers."""
         groups = self.call.arguments.get("groups", 1)
         assert isinstance(groups, int)
         return groups
 
     @property
     def depthwise(self) -> bool:
-        """Whether every channel is convolved for itself."""
+        """Whether every channel is convolved separately."""
         return self.groups > 1 and self.groups == self.weight.shape[0] and self.weight.shape[1] == 1
 
     @property
@@ -58,13 +58,13 @@ class QuantizedLayer:
 
     @property
     def new_bias(self) -> str:
-        """The name a bias gets where there was none."""
+        """The name of a bias that is added."""
         if self.node.op == "call_module":
             return f"{self.weight_path.removesuffix('weight')}bias"
         return f"{self.weight_path}_bias"
 
     def set(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> QuantizedLayer:
-        """Give it another weight or bias. The user's model, which shared the old ones, keeps those."""
+        """Replace the weight or bias. The user's model, which shares the old ones, keeps those."""
         like = fetch_tensor(self.gm, self.weight_path)
         if weight is not None:
             set_tensor(self.gm, self.weight_path, weight.to(like.dtype), like)
@@ -83,7 +83,7 @@ class QuantizedLayer:
 
 
 def _pass_bias(gm: GraphModule, node: Node, path: str) -> None:
-    """Let a function that was called without a bias take the one at a path."""
+    """Pass the bias at a path to a function that was called without one."""
     first = next(n for n in gm.graph.nodes if n.op != "placeholder")
     with gm.graph.inserting_before(first):
         held = gm.graph.get_attr(path)
@@ -95,7 +95,7 @@ def _pass_bias(gm: GraphModule, node: Node, path: str) -> None:
 
 
 def find_quantized_layers(gm: GraphModule) -> Iterator[QuantizedLayer]:
-    """Every such layer, in order; one that is called twice, or whose weight is tied, is left out."""
+    """All such layers, in order; layers that are called twice, or whose weight is tied, are left out."""
     owners: dict[int, int] = {}
     for module in gm.modules():
         for parameter in module._parameters.values():
@@ -115,18 +115,18 @@ def find_quantized_layers(gm: GraphModule) -> Iterator[QuantizedLayer]:
 
 
 def sole_reader(gm: GraphModule, node: Node) -> Node | None:
-    """The one node that reads the numbers of this one; who only asks for its size does not count."""
+    """The only node that reads the numbers of this one; readers of its size do not count."""
     readers = [user for user in node.users if (spec := find_op(gm, user)) is None or spec.family != "size"]
     return readers[0] if len(readers) == 1 else None
 
 
 def result_axis(layer: QuantizedLayer, ndim: int) -> int:
-    """Where the channels of a layer's result are: the last axis of a linear layer, else the second."""
+    """The channel axis of a layer's result: the last axis for a linear layer, else the second."""
     return ndim - 1 if layer.call.spec.family == "linear" else ndim - (layer.weight.dim() - 1)
 
 
 def per_channel(x: Tensor, axis: int, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """``reduce`` over everything but one axis, as [C]; it gets [C, N]."""
+    """Apply ``reduce``, which gets [C, N], to everything but one axis; returns [C]."""
     return reduce(x.detach().movedim(axis, 0).flatten(1))
 
 
@@ -137,7 +137,7 @@ def watch(
     what: str = "measuring",
     shown: bool | None = None,
 ) -> None:
-    """Run the calibration inputs through the graph, quantizers as they are, and show it the tensors by node name."""
+    """Run the calibration inputs through the graph without switching quantizers, and call the watchers of nodes."""
 
     def saw(node: Node, value: Any) -> None:
         if node.name in wanted:

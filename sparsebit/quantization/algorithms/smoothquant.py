@@ -21,10 +21,10 @@ from sparsebit.quantization.modules.weights import quantizer_at
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
 class SmoothQuant(SmoothQuantSettings, Algorithm):
-    """Divides each channel of a norm's result by a scale and multiplies it into the linear layers that read it.
+    """Divides each channel of a norm's result by a scale, and multiplies the linear layers that read it by the scale.
 
-    ``alpha`` says how much of the difficulty moves; 0.5 shares it evenly. A norm whose result is also read by something
-    else (the residual stream of a post-norm transformer) is left alone.
+    ``alpha`` says how much of the difficulty moves; 0.5 splits it evenly. A norm whose result is also read by something
+    else (the residual stream of a post-norm transformer) is not changed.
     """
 
     NAME = "smoothquant"
@@ -52,9 +52,9 @@ class SmoothQuant(SmoothQuantSettings, Algorithm):
 
 
 def find_norms(gm: GraphModule) -> dict[Node, list[QuantizedLayer]]:
-    """Norms with a weight of their own, and the linear layers that are all that reads them.
+    """Norms with a weight that only linear layers read, and these layers.
 
-    A norm that is written out counts by its last step, the product with its weight.
+    A norm that is written out in the model is represented by its last step, the product with its weight.
     """
     layers = {layer.node: layer for layer in find_quantized_layers(gm) if layer.call.spec.name == "linear"}
     calls: dict[str, int] = {}
@@ -85,7 +85,7 @@ def _norm_weight(gm: GraphModule, node: Node, calls: dict[str, int]) -> Tensor |
 
 
 def _product_with(node: Node) -> Node | None:
-    """The parameter that a product is taken with, if nothing else reads it."""
+    """The parameter in a product, if nothing else reads it."""
     held = [source for source in node.all_input_nodes if source.op == "get_attr"]
     return held[0] if len(held) == 1 and len(held[0].users) == 1 and len(node.all_input_nodes) == 2 else None
 

@@ -1,4 +1,4 @@
-"""Scale each channel of the rounded weights back to the norm it had (Banner et al., arXiv 1810.05723, section 4.2)."""
+"""Restore the norm of each channel of the rounded weights (Banner et al., arXiv 1810.05723, section 4.2)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sparsebit.quantization.modules.exchange import is_plain
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
 class WeightCorrection(Algorithm):
-    """Codes stay what they are; the scale of each channel is corrected, so it costs nothing at run time.
+    """Codes are unchanged; only the scale of each channel is corrected, so it costs nothing at run time.
 
-    For weights with one scale per channel. What it does to the mean of a channel is for ``bias_correction``.
+    For weights with one scale per channel. ``bias_correction`` corrects the resulting change of the mean.
     """
 
     NAME = "weight_correction"
@@ -41,7 +41,7 @@ class WeightCorrection(Algorithm):
 
 
 def norm_ratio(exact: Tensor, rounded: Tensor) -> Tensor:
-    """norm(w - mean) / norm(w_q - mean) for each row of [C, N]; 1 where rounding left nothing to scale.
+    """norm(w - mean) / norm(w_q - mean) for each row of [C, N]; 1 if all rounded values are equal.
 
     Example:
         >>> norm_ratio(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.5, -0.5]]))

@@ -1,4 +1,4 @@
-"""Fold batch norm into quantized weights, and carry their grids along."""
+"""Fold batch norm into quantized weights, and rescale their grids."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from sparsebit.quantization.quantizers.uniform import Uniform
 
 
 def fold_quantized(gm: QuantGraph, *, exact: bool) -> None:
-    """Fold every batch norm that folds, and carry the grids of the weights along.
+    """Fold every batch norm that can be folded, and rescale the grids of the weights.
 
     With ``exact`` results stay bit for bit, so a batch norm stays where folding would change them: after a weight with
     one scale for all channels, before a layer whose quantized values would change, or where a negative gamma needs a
-    quantized value that does not exist (+8 in 4 bits). Without it, such grids are measured again or clip. Where the
-    quantizer looks at more than the grid (DoReFa's tanh), the weight is put on its grid under a plain quantizer.
+    quantized value that does not exist (+8 in 4 bits). Otherwise, such grids are measured again or clip values. If the
+    quantizer uses more than the grid (DoReFa's tanh), the weight is snapped to its grid and gets a plain quantizer.
     """
     with evaluating(gm):
         held = quantized_weights(gm)
@@ -60,7 +60,7 @@ def needs_batch_norm(gm: QuantGraph) -> list[str]:
 
 
 def _lift_weight_quantizers(gm: QuantGraph) -> list[tuple[Node, Node, list[Node]]]:
-    """Take the nodes of weights' quantizers out, so that layers read the weights: (node, source, readers) of each."""
+    """Remove the quantizer nodes of weights, so that layers read the weights; returns (node, source, readers)."""
     lifted = []
     for node in list(gm.graph.nodes):
         quantizer = quantizer_at(gm, node)
@@ -73,7 +73,7 @@ def _lift_weight_quantizers(gm: QuantGraph) -> list[tuple[Node, Node, list[Node]
 
 
 def _pairs(gm: QuantGraph, held: Mapping[str, Quantizer]) -> Iterator[tuple[str, Quantizer, OpCall]]:
-    """Layers with a quantized weight that a batch norm reads, with that batch norm."""
+    """Layers with a quantized weight and a batch norm that reads their result, with that batch norm."""
     for node in gm.graph.nodes:
         norm = bind(gm, node) if node.op.startswith("call_") else None
         if norm is None or norm.spec.name != "batch_norm":
@@ -84,12 +84,12 @@ def _pairs(gm: QuantGraph, held: Mapping[str, Quantizer]) -> Iterator[tuple[str,
 
 
 def _weight_path(gm: QuantGraph, node: Node) -> str:
-    """The path of the quantized weight of a layer; empty where it has none."""
+    """The path of the quantized weight of a layer; empty if it has none."""
     return next((path for path, _ in weights_read(gm, node)), "")
 
 
 def _stuck(gm: QuantGraph, held: Mapping[str, Quantizer]) -> set[str]:
-    """Batch norms that cannot be folded without changing what is computed."""
+    """Batch norms that cannot be folded without changing the result."""
     stuck = set()
     for path, quantizer, norm in _pairs(gm, held):
         gamma, weight = tensor_of(norm, "weight"), fetch_tensor(gm, path).detach()
@@ -106,7 +106,7 @@ def _stuck(gm: QuantGraph, held: Mapping[str, Quantizer]) -> set[str]:
 
 
 def _overturns(quantizer: Quantizer, weight: Tensor, gamma: Tensor) -> bool:
-    """Whether a weight at the lowest code would need the one above the highest, as its channel changes sign."""
+    """Whether a weight at the lowest code would exceed the highest code when its channel changes sign."""
     if not quantizer.is_symmetric or not quantizer.scale.numel() or not bool((gamma < 0).any()):
         return False
     steps, qmin = to_rows(_codes(quantizer, weight), quantizer.layout), quantizer.code.low
@@ -117,7 +117,7 @@ def _overturns(quantizer: Quantizer, weight: Tensor, gamma: Tensor) -> bool:
 
 @torch.no_grad()
 def _scales(gm: QuantGraph, path: str, quantizer: Quantizer) -> bool:
-    """Whether a weight of twice the size on a grid of twice the step becomes twice what it was."""
+    """Whether doubling weight and grid step doubles the quantized weight."""
     weight = fetch_tensor(gm, path).detach()
     once, scale, zero_point = quantizer.snap(weight), quantizer.scale.detach().clone(), quantizer.zero_point
     try:
@@ -129,7 +129,7 @@ def _scales(gm: QuantGraph, path: str, quantizer: Quantizer) -> bool:
 
 @torch.no_grad()
 def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
-    """Put a weight on its grid, and let a plain quantizer keep it there."""
+    """Snap a weight to its grid, and give it a plain quantizer."""
     weight = fetch_tensor(gm, path)
     set_tensor(gm, path, quantizer.snap(weight).detach().clone(), weight)
     exchange_quantizer(gm, quantizer, Uniform)
@@ -137,7 +137,7 @@ def _bake(gm: QuantGraph, path: str, quantizer: Quantizer) -> None:
 
 @torch.no_grad()
 def _carry_grid(quantizer: Quantizer, before: Tensor, after: Tensor) -> None:
-    """Scale the grid of each channel as the channel was, and turn it over where the sign changed."""
+    """Scale the grid of each channel like the channel, and mirror it if the sign changed."""
     old, new = (to_rows(weight.double(), quantizer.layout) for weight in (before, after))
     squares = old.square().sum(1)
     tiny = torch.finfo(squares.dtype).tiny

@@ -1,4 +1,4 @@
-"""What batch norms know about the layers before them."""
+"""Statistics of layer results, from the batch norms after the layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsebit.graph.ops.spec import fetch_tensor
 
 
 def has_batch_norm(gm: GraphModule) -> bool:
-    """Whether there is one in the graph, as a module or a function."""
+    """Whether the graph has a batch norm, as a module or a function."""
     return any(op_name(gm, node) == "batch_norm" for node in gm.graph.nodes)
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
-    """Let forwards gather fresh running statistics as plain averages; fold every batch norm on leaving.
+    """Inside the block, forward passes measure new running statistics as plain averages; afterwards all are folded.
 
     Only batch norms are in training mode meanwhile, so dropout stays off. Folding multiplies a channel of the weight by
     gamma / sqrt(var + eps), and its scale by the magnitude of that: quantized values stay, or change sign with gamma.
-    If the block fails, the statistics are put back. Those of the user's own model are never changed. Of several
-    processes each runs its own data, and all take the average over the batches of all.
+    If the block fails, the statistics are restored. Those of the user's model are never changed. With several
+    processes, each runs its own data, and all use the average over all batches.
     """
     if not qmodel.cfg.SCHEDULE.BN_TUNING:
         raise SparsebitError(
@@ -53,7 +53,7 @@ def tune_batch_norm(qmodel: QuantModel) -> Iterator[None]:
         if all(norm.num_batches_tracked == 0 for norm in norms):
             raise SparsebitError(
                 "no data ran through the batch norms",
-                expected="some forwards of the quantized model inside the block",
+                expected="some forward passes of the quantized model inside the block",
             )
         done = True
     finally:

@@ -1,1 +1,1 @@
-"""One round of calibration, and the list that keeps its inputs."""
+"""A round of calibration, and the list that keeps its inputs."""

@@ -1,4 +1,4 @@
-"""What calibration leaves behind for later: another round, recovery steps, the check of an exported file."""
+"""Results of calibration that are used later: by another round, recovery steps, or the check of an exported file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CalibrationRecord:
     """Bias shifts, statistics of folded batch norms, and one recorded call.
 
     Attributes:
-        shifts: what recovery steps added to biases, by name; taken back before the model is calibrated again.
+        shifts: changes of biases by recovery steps, by name; undone before the model is calibrated again.
         batch_norms: mean and standard deviation of the results of layers that had a batch norm before it was folded, by
             node.
         sample: the first call of the calibration data; not part of the state.
@@ -29,9 +29,9 @@ class CalibrationRecord:
     sample: Call | None = None
 
     def take_back_shifts(self, gm: GraphModule, *, keep_biases: bool = False) -> dict[str, Tensor]:
-        """Subtract from the biases what recovery steps added to them; returns the biases as they were.
+        """Undo the changes of biases by recovery steps; returns the biases as they were before.
 
-        With ``keep_biases`` the shifts are only forgotten: training has made the biases its own.
+        With ``keep_biases`` the shifts are only discarded, because training has changed the biases.
         """
         before: dict[str, Tensor] = {}
         for name, shift in ({} if keep_biases else self.shifts).items():
@@ -49,7 +49,7 @@ class CalibrationRecord:
         return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
 
     def load_state(self, state: Mapping[str, Tensor], device: torch.device) -> None:
-        """Take over what ``state`` gave."""
+        """Restore the state that ``state`` returned."""
         for key, tensor in state.items():
             kind, _, name = key.partition("/")
             if kind == "shift":

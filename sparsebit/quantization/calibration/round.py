@@ -1,4 +1,4 @@
-"""Calibration: quantizers measure what flows past them, then become grids."""
+"""Calibration: quantizers measure their inputs, then compute their grids."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sparsebit.quantization.quantizers import Quantizer
 
 
 class CalibrationRound:
-    """One round: opened by ``prepare_calibration``, fed by the user's own forwards, closed by ``calc_qparams``.
+    """One round: started by ``prepare_calibration``, fed by the user's forward passes, ended by ``calc_qparams``.
 
-    Observers work while the data streams through, so no activation is stored. The inputs are kept beside, 16 MiB of
-    them in memory and the rest in a temporary folder, for whatever needs them a second time: recovery steps, layers
-    that are measured with quantized inputs, and the check of what is exported.
+    Observers work while the data streams through, so no activation is stored. The inputs are kept, 16 MiB of them in
+    memory and the rest in a temporary folder, for everything that needs them again: recovery steps, layers that are
+    measured with quantized inputs, and the check of what is exported.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class CalibrationRound:
     def recorded(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool = False
     ) -> Iterator[None]:
-        """Remember the inputs of the forward inside the block, unless it fails: then it leaves nothing behind.
+        """Record the inputs of the forward pass inside the block; if it fails, nothing is recorded.
 
-        NaN and infinity are looked for at once where that is free, on a CPU, and elsewhere when all data was seen.
+        NaN and infinity are checked at once on a CPU, where that is free, and elsewhere after all data.
         """
         if training:
             raise SparsebitError(
@@ -86,7 +86,7 @@ class CalibrationRound:
             raise
 
     def _require_finite(self, first: int = 0, number: int = 1) -> None:
-        """Raise if data held NaN or infinity; names the first tensor that did, from this recorded call on.
+        """Raise if data held NaN or infinity; names the first tensor that does, from this recorded call on.
 
         ``number`` is that of the call for messages, counted from 1.
         """
@@ -96,7 +96,7 @@ class CalibrationRound:
             self._name_broken(index, number + index - first)
 
     def _name_broken(self, index: int, number: int) -> None:
-        """Run one recorded call again; the first tensor with NaN or infinity raises, or a weight that made it so."""
+        """Repeat one recorded call; raise for the first tensor with NaN or infinity, or the weight that causes it."""
         measuring = [quantizer for _, quantizer in self._active("A") if quantizer.observing]
         self.close()
         handles = [
@@ -120,7 +120,7 @@ class CalibrationRound:
                 quantizer.observing = True
 
     def cancel(self) -> None:
-        """Stop, and put grids, switches and biases back as they were before the round."""
+        """Stop, and restore grids, switches and biases from before the round."""
         self.close()
         for name, quantizer in self.quantizers.items():
             quantizer.reset()
@@ -137,7 +137,7 @@ class CalibrationRound:
 
     @contextlib.contextmanager
     def finishing(self) -> Iterator[None]:
-        """Around the steps that turn measurements into grids; if one fails, the round is cancelled."""
+        """Wraps the steps that compute grids from measurements; if one fails, the round is cancelled."""
         try:
             yield
         except BaseException:
@@ -146,7 +146,7 @@ class CalibrationRound:
         self.close()
 
     def close(self) -> None:
-        """Stop measuring; buffers that the model's own calls change are as they were before the round."""
+        """Stop measuring, and restore buffers that calls of the model changed."""
         for quantizer in self.quantizers.values():
             quantizer.observing = False
         with torch.no_grad():
@@ -154,7 +154,7 @@ class CalibrationRound:
                 fetch_tensor(self.gm, name).copy_(value)
 
     def measure_again(self, shown: bool | None = None) -> None:
-        """Forget what was measured, and measure the recorded inputs once more: the weights have changed."""
+        """Discard the measurements, and measure the recorded inputs again, because the weights have changed."""
         for _, quantizer in self._active("A"):
             quantizer.reset()
             quantizer.observing = True
@@ -166,7 +166,7 @@ class CalibrationRound:
         self._require_finite()
 
     def finish(self, weights: Mapping[str, Tensor]) -> None:
-        """Grids from what was seen: activations by themselves, weights from the weights."""
+        """Compute the grids of activations from measurements, and those of weights from the weights."""
         self.close()
         for name, quantizer in self._active("W"):
             quantizer.observe_whole(weights[name])
@@ -176,9 +176,9 @@ class CalibrationRound:
     def finish_in_order(
         self, weights: Mapping[str, Tensor], *, w_quant: bool, a_quant: bool, shown: bool | None = None
     ) -> None:
-        """Grids in the order of the graph: each activation is measured with all before it as they will be.
+        """Compute grids in the order of the graph: each activation is measured with all earlier tensors quantized.
 
-        Every batch is run from one quantizer to the next and stopped there, so the whole costs one forward more.
+        Every batch is run from one quantizer to the next and stopped there, so the total cost is one more forward pass.
         With ``w_quant`` the weights before a tensor are quantized, with ``a_quant`` the activations.
         """
         self.close()
@@ -237,7 +237,7 @@ class CalibrationRound:
         return [(n, q) for n, q in self.quantizers.items() if q.side == side and not q.fake_fused]
 
     def require_data(self) -> None:
-        """Raise if no process had any for a tensor, or one had NaN or infinity; on every process, so none waits."""
+        """Raise, in all processes, if a tensor received no data in any process, or NaN or infinity in one."""
         active = self._active("A")
         everywhere = gather_values((len(self.inputs), [name for name, q in active if not q.has_seen]))
         if active and not any(calls for calls, _ in everywhere):
@@ -249,7 +249,7 @@ class CalibrationRound:
         with failing_together():
             if not self._checks_each_call:
                 self._require_finite()
-            # What no quantizer measures: the bias of the last layer, say. Weights are looked at by their quantizers.
+            # Tensors that no quantizer measures, such as the bias of the last layer; quantizers check the weights.
             _require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
@@ -262,7 +262,7 @@ class CalibrationRound:
 
 
 def _require_finite_tensors(gm: GraphModule, skipped: Collection[str] = (), **parts: Any) -> None:
-    """Raise if a parameter or buffer holds NaN or infinity; minus infinity in a buffer is how masks are written."""
+    """Raise if a parameter or buffer holds NaN or infinity; buffers may hold minus infinity, as masks do."""
     names = [
         name for name, parameter in gm.named_parameters() if name not in skipped and not is_finite(parameter)
     ]

@@ -1,4 +1,4 @@
-"""A list that spills to disk: values that are read again later, in memory while they are few."""
+"""A list that spills to disk: values that are read again later, in memory up to a limit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_IN_MEMORY = 16 * 2**20
 
 
 class SpillList:
-    """A list of nested values, most of whose tensors may lie in a temporary folder.
+    """A list of nested values whose tensors may be in a temporary folder.
 
-    Values come back as equal ones on the device they were on, each time; nothing is ever unpickled. The folder
-    goes with the object. With ``copies`` those in memory are copied too, so that the caller may write over them.
+    Every read returns equal values on their original device; nothing is unpickled. The folder is deleted with the
+    object. With ``copies`` those in memory are copied too, so that the caller may overwrite them.
 
     Example:
         >>> stored = SpillList(limit=0)
@@ -44,18 +44,18 @@ class SpillList:
         return (self[index] for index in range(len(self)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpillList:
-        """Another one with the same values, in a folder of its own."""
+        """A copy with the same values, in a separate folder."""
         twin = SpillList(self._limit, copies=True)
         for value in self:
             twin.append(value)
         return twin
 
     def append(self, value: Any) -> None:
-        """Keep one more value."""
+        """Append a value."""
         self._items.append(self._put(value))
 
     def pop(self) -> None:
-        """Forget the last value."""
+        """Remove the last value."""
         self._forget(self._items.pop()[0])
 
     def __setitem__(self, index: int, value: Any) -> None:
@@ -101,7 +101,7 @@ class SpillList:
         return kept, structure
 
     def _limit_on_gpu(self, tensors: Iterable[Tensor]) -> int:
-        """On a GPU an eighth of what is free, if that is more: it would wait for what is read back from a disk."""
+        """On a GPU, an eighth of the free memory, if that is more: reading back from disk would make the GPU wait."""
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
         return 0 if device is None or not self._limit else torch.cuda.mem_get_info(device)[0] // 8
 
@@ -112,7 +112,7 @@ class SpillList:
 
 
 class _OnDisk(NamedTuple):
-    """Where a tensor went."""
+    """The place of a tensor on disk."""
 
     path: Path
     key: str

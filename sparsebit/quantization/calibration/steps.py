@@ -1,4 +1,4 @@
-"""The steps of calibration: run the batches, then turn what was measured into grids."""
+"""The steps of calibration: run the batches, then compute grids from the measurements."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def finish_round(
     folder: str | os.PathLike[str] | None = None,
     shown: bool | None = None,
 ) -> None:
-    """Grids from what was measured, with the recovery steps before and after; nothing is left half-measured.
+    """Compute grids from measurements, with the recovery steps before and after; on failure, the round is cancelled.
 
-    Of several processes each measures its own data. Recovery steps get the data of all of them, so that each process
-    does the same work, to what one process alone would find.
+    With several processes, each measures its own data. Recovery steps get the data of all processes, so that each does
+    the same work, with the result of a single process.
     """
     require_asym(asym, w_quant, a_quant)
     calibration = require_measured(qmodel.calibration)
@@ -96,7 +96,7 @@ def make_job(
     folder: str | os.PathLike[str] | None = None,
     shown: bool | None = None,
 ) -> Job:
-    """What recovery steps get to work with."""
+    """The input of recovery steps."""
     return Job(
         gm=qmodel.model,
         plan=qmodel.plan,
@@ -127,7 +127,7 @@ def gather_inputs(own: SpillList, device: torch.device) -> SpillList:
 
 
 def require_measured(calibration: CalibrationRound | None) -> CalibrationRound:
-    """The round that is open; an error where there is none, or where it saw no data."""
+    """The current round; an error if there is none, or if it received no data."""
     if calibration is None:
         raise SparsebitError(
             "calc_qparams() was called before prepare_calibration()",
@@ -138,7 +138,7 @@ def require_measured(calibration: CalibrationRound | None) -> CalibrationRound:
 
 
 def require_asym(asym: bool, w_quant: bool, a_quant: bool) -> None:
-    """Refuse switches that only ``asym=True`` reads."""
+    """Raise an error for switches that have an effect only with ``asym=True``."""
     if (w_quant or a_quant) and not asym:
         raise SparsebitError(
             "w_quant and a_quant have an effect only with asym=True: they choose what is quantized before each layer",

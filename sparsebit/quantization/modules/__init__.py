@@ -1,1 +1,1 @@
-"""The modules of a quantized graph: leaves that know their quantizers, and the graph around them."""
+"""The modules of a quantized graph: leaves with access to their quantizers, and the graph around them."""

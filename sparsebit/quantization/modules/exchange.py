@@ -1,4 +1,4 @@
-"""Put a quantizer of another kind in the place of one, with the same grid."""
+"""Replace a quantizer by one of another kind with the same grid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = TypeVar("Kind", bound=Quantizer)
 
 
 def is_plain(quantizer: Quantizer) -> bool:
-    """Whether a quantizer rounds to the nearest value of its grid and nothing else, under whatever name."""
+    """Whether a quantizer only rounds to the nearest value of its grid, under any name."""
     methods = ("prepare", "scale_and_zero_point", "grid", "snap", "forward")
     return not quantizer.MAGNITUDE and all(
         getattr(type(quantizer), name) is getattr(Quantizer, name) for name in methods

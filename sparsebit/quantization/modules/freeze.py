@@ -1,7 +1,7 @@
-"""Weights held as quantized values: float weights out of a quantized graph, and back.
+"""Weights stored as quantized values: remove float weights from a quantized graph, and restore them.
 
-A frozen weight leaves a tensor without memory (on the meta device) where the parameter was. It is a plain attribute,
-so shape and dtype can be asked for, and neither ``state_dict`` nor ``.to()`` see it.
+The parameter of a frozen weight is replaced by a tensor without memory (on the meta device). It is a plain attribute,
+so shape and dtype can be read, and neither ``state_dict`` nor ``.to()`` see it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGE = 2**24  # bytes of a weight
 
 @dataclass
 class _Reads:
-    """Where one weight is kept, which quantizers read it, and whether anything reads it as it is."""
+    """The path of a weight, the quantizers that read it, and whether anything reads it unquantized."""
 
     places: list[Place] = field(default_factory=list)
     quantizers: dict[str, Quantizer] = field(default_factory=dict)  # by the path they are installed at
@@ -45,8 +45,8 @@ class _Reads:
 def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
     """Replace float weights by their quantized values, ``only`` those of these names; returns the names.
 
-    A weight stays in float where something reads it without its quantizer, where two quantizers read it differently, or
-    where the operator is a user's own ``QuantOpr``.
+    A weight stays in float if something reads it without its quantizer, if two quantizers read it differently, or if
+    the operator is a user's own ``QuantOpr``.
     """
     frozen = []
     for reads in _weights(gm).values():
@@ -58,7 +58,7 @@ def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[
         weight = getattr(*reads.places[0])
         held = Frozen(quantizer, weight)
         _install(gm, reads, held)
-        # What is left says of which kind the weight was, also whether it is to be trained.
+        # The remaining tensor keeps the dtype of the weight, and whether it requires a gradient.
         blank = torch.empty(
             weight.shape, dtype=weight.dtype, device="meta", requires_grad=weight.requires_grad
         )
@@ -68,7 +68,7 @@ def freeze_weights(gm: GraphModule, only: Container[str] | None = None) -> list[
 
 
 def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[str]:
-    """Make float weights of frozen ones, each on its grid under a plain quantizer; returns their names."""
+    """Convert frozen weights to float weights on their grids, with plain quantizers; returns their names."""
     thawed, found = [], _weights(gm)
     for key in list(found):
         reads = found.pop(key)  # so that one weight's packed values are gone before the next weight is made
@@ -85,9 +85,9 @@ def thaw_weights(gm: GraphModule, only: Container[str] | None = None) -> list[st
 
 
 def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
-    """The state dict as if quantized weights were frozen, with their names; the model stays as it is.
+    """The state dict as if quantized weights were frozen, and their names; the model is not changed.
 
-    Only weights whose quantizer is switched on and has nothing more to learn count: plain ones, and AdaRound.
+    Only for weights whose quantizer is on and has nothing left to learn: plain quantizers, and AdaRound.
     """
     state: dict[str, Any] = dict(gm.state_dict())
     paths: dict[int, list[str]] = {}
@@ -102,7 +102,7 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
         if not isinstance(weight, nn.Parameter):  # a constant, which the state dict does not have
             continue
         held: dict[str, Any] = dict(Frozen(quantizer, weight, pack=False).state_dict())
-        # Packed when it is written: all of them at once would be another part of the model.
+        # Packed when it is written: packing all at once would need memory for another copy.
         pack = partial(lambda quantizer, weight: Frozen(quantizer, weight).packed, quantizer, weight)
         held["packed"] = Deferred(torch.uint8, packed_shape(weight.shape, quantizer.code), pack)
         for module, attribute in reads.places:
@@ -117,17 +117,17 @@ def packed_state(gm: GraphModule) -> tuple[dict[str, Any], list[str]]:
 
 
 def freezable_weights(gm: GraphModule) -> list[Tensor]:
-    """The weights that can be frozen, or are, as they are kept now."""
+    """The weights that are frozen or can be, in their current form."""
     return [getattr(*reads.places[0]) for reads in _weights(gm).values() if reads.alone is not None]
 
 
 def frozen_names(gm: GraphModule) -> list[str]:
-    """The names of the weights that are held as quantized values."""
+    """The names of the frozen weights."""
     return sorted({module.name for module in gm.modules() if isinstance(module, Frozen)})
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: glibc keeps what lies between small allocations, 16 MB for each weight."""
+    """Return freed memory to the system: glibc keeps memory between small allocations, 16 MB for each weight."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 

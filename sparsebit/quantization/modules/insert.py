@@ -22,14 +22,14 @@ HOME = "quantizers"  # the part of the graph module that holds those of activati
 
 
 def make_quantizer(name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> Quantizer:
-    """The quantizer a spec asks for; ``register_quantizer`` adds kinds."""
+    """The quantizer for a spec; ``register_quantizer`` adds kinds."""
     return QUANTIZERS[spec.quantizer](name, side, spec, layout)
 
 
 def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
-    """Put the user's registered classes in the place of what they stand for; returns the nodes.
+    """Replace operators by the user's registered classes; returns the nodes.
 
-    A ``QuantOpr`` that the model already holds keeps its place, in a copy of its own.
+    A ``QuantOpr`` that is already in the model is replaced by a copy.
     """
     replaced = []
     for node in list(gm.graph.nodes):
@@ -60,7 +60,7 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
 
 
 def build_own_quantizers(gm: GraphModule, config: QConfig, nodes: tuple[str, ...]) -> None:
-    """Give the registered operators the quantizers their base class promises."""
+    """Give the registered operators the quantizers that their base class declares."""
     by_name = {node.name: node for node in gm.graph.nodes}
     for name in nodes:
         module = gm.get_submodule(str(by_name[name].target))
@@ -128,7 +128,7 @@ def _insert_node(gm: GraphModule, source: Node, readers: list[Node], quantizer: 
 def insert_call(
     gm: GraphModule, source: Node, readers: list[Node], path: str, name: str, meta: dict[str, Any]
 ) -> None:
-    """Let ``readers`` read what the module at a path makes of ``source``; the call comes after all inputs."""
+    """Make ``readers`` read the result of the module at a path for ``source``; the call comes after all inputs."""
     behind = source
     while behind.op in ("placeholder", "get_attr") and behind.next.op in ("placeholder", "get_attr"):
         behind = behind.next
@@ -159,7 +159,7 @@ def _find(nodes: dict[str, Node], name: str) -> Node:
     if name not in nodes:
         raise GraphError(
             f"the plan names {name!r}, which the graph does not have",
-            hint="a plan fits the graph it was made for; make it again",
+            hint="a plan fits only the graph it was made for; make a new one",
         )
     return nodes[name]
 

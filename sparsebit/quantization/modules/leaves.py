@@ -1,4 +1,4 @@
-"""Leaves that belong to the graph: what happens to them does not happen to the user's model."""
+"""Leaves that belong to the graph, so that changes to them do not affect the user's model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.graph.replaced_parameters import announce_replacement
 
 
 def own_leaves(gm: GraphModule) -> int:
-    """Put copies in the place of the modules that a captured graph shares with the user's model; returns how many.
+    """Replace the modules that a captured graph shares with the user's model by copies; returns how many.
 
     Parameters share their memory with the model's, as do buffers that calls do not change. Nothing else is shared: a
     model in training must not find its dropout switched off because its quantized twin was calibrated, nor half of
@@ -37,7 +37,7 @@ def own_leaves(gm: GraphModule) -> int:
 
 
 def own_memory(gm: GraphModule) -> None:
-    """Give parameters and buffers memory of their own, before training writes to it."""
+    """Give parameters and buffers their own memory, before training writes to it."""
     for parameter in gm.parameters():
         parameter.data = parameter.data.clone()
     twins: dict[int, Tensor] = {}

@@ -1,4 +1,4 @@
-"""Operators that know their quantizers: the library's own leaves, and those a user registers.
+"""Operators with access to their quantizers: the library's own leaves, and those that users register.
 
 A leaf of the captured graph whose weight or input is quantized is replaced by a copy of a subclass, ``QConv2d`` for
 ``Conv2d``. It shares the parameters under the same names and shows its quantizers as ``weight_quantizer`` and
@@ -33,7 +33,7 @@ def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Cal
 
     A source is a module class, a function, or a method such as ``torch.Tensor.softmax``. The class is constructed with
     ``(org_module, config=None)`` for a module, and with ``(node, config)`` for a function, whose constant arguments
-    are then in ``node.args`` and ``node.kwargs``; it is called with the tensors alone.
+    are then in ``node.args`` and ``node.kwargs``; it is called with the tensors only.
     """
 
     def add(cls: Kind) -> Kind:
@@ -63,7 +63,7 @@ def registered_for(gm: GraphModule, node: Node) -> type[nn.Module] | None:
 
 
 class QuantOpr(nn.Module):
-    """Base of operators with quantizers inside.
+    """Base class of operators with quantizers inside.
 
     A subclass keeps its weight, if any, as ``self.weight`` and calls ``self.input_quantizer`` and
     ``self.weight_quantizer`` in its ``forward``. Both are made from the config after construction.
@@ -118,7 +118,7 @@ def _leaf_class(kind: type[nn.Module], run: Callable[..., Tensor] | None) -> typ
 
 
 def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantizer | None) -> nn.Module:
-    """A copy of a leaf that shares its parameters, shows its quantizers, and quantizes its weight if told to."""
+    """A copy of a leaf that shares its parameters, shows its quantizers, and quantizes its weight if requested."""
     if isinstance(module, Reader):
         return module
     if weight_quantizer is not None and (op is None or OPS[op].with_weight is None):
@@ -136,5 +136,5 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
 
 
 def show_inputs(leaf: nn.Module, quantizers: tuple[Quantizer, ...]) -> None:
-    """Let a leaf show the quantizers on what it reads, without owning them."""
+    """Let a leaf show the quantizers of its inputs, without owning them."""
     object.__setattr__(leaf, "input_quantizers", quantizers)

@@ -16,7 +16,7 @@ from sparsebit.quantization.quantizers import Quantizer
 
 @dataclass(frozen=True)
 class OperatorView(Reader):
-    """A function in the graph (an add, a matmul) as an operator with quantizers on what it reads."""
+    """A function in the graph (an add, a matmul) as an operator with quantizers on its inputs."""
 
     node: Node
     input_quantizers: tuple[Quantizer, ...] = ()
@@ -28,7 +28,7 @@ class QuantGraph(CapturedModule):
 
     @classmethod
     def around(cls, captured: CapturedModule) -> QuantGraph:
-        """The same graph and parts, seen as this class."""
+        """The same graph and modules, as an instance of this class."""
         quantized = cls(captured, captured.graph, type(captured).__name__)
         quantized._mode_flags = captured._mode_flags
         for name, value in vars(captured).items():
@@ -37,7 +37,7 @@ class QuantGraph(CapturedModule):
         return quantized
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QuantGraph:
-        # Not self.around: every graph module is of a class of its own, which cannot make another one.
+        # Not self.around: every graph module has its own class, which cannot create another one.
         return QuantGraph.around(super().__deepcopy__(memo))
 
     def __copy__(self) -> QuantGraph:
@@ -68,7 +68,7 @@ def _view(gm: QuantGraph, node: Node) -> OperatorView:
 
 
 def _quantizer_above(gm: QuantGraph, node: Node) -> Quantizer | None:
-    """The quantizer whose numbers a node hands on, at once or moved."""
+    """The quantizer whose numbers a node passes on, directly or moved."""
     while True:
         if node.op == "call_module":
             module = gm.get_submodule(str(node.target))

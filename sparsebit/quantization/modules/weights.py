@@ -1,4 +1,4 @@
-"""Which quantizer belongs to which weight: the one finder."""
+"""Find the quantizer of each weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.quantization.quantizers import Quantizer
 
 
 def quantizer_at(gm: GraphModule, node: Node) -> Quantizer | None:
-    """The quantizer that a node calls, if that is what it does."""
+    """The quantizer that a node calls, if it calls one."""
     module = gm.get_submodule(str(node.target)) if node.op == "call_module" else None
     return module if isinstance(module, Quantizer) else None
 

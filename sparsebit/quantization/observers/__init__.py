@@ -1,4 +1,4 @@
-"""Observers: each measures, from a stream of data, the range that a grid should cover."""
+"""Observers: each measures the range that a grid should cover, from a stream of data."""
 
 from sparsebit.numerics import CodeType
 from sparsebit.quantization.observers.aciq import ACIQ

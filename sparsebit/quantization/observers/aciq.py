@@ -1,4 +1,4 @@
-"""The range that would be best if the data were Gaussian or Laplacian.
+"""The optimal range for data with a Gaussian or Laplacian distribution.
 
 R. Banner, Y. Nahshan, D. Soudry, "Post training 4-bit quantization of convolutional networks for rapid-deployment",
 NeurIPS 2019. For a density with spread 1, clipping at ``a`` and 2^M equal cells between -a and a cost (eq. 5)
@@ -25,10 +25,10 @@ class ACIQ(ACIQSettings, HistogramObserver):
     """Clips at a multiple of the spread that depends on the number of bits: ``mean ± clip * spread``, inside the data.
 
     The spread is the standard deviation (``gaus``) or the mean distance from the mean (``laplace``), measured on the
-    histogram. Data without negative values is taken for the positive half of a distribution around zero, as after a
-    ReLU: its spread is the one of the mirrored whole, zeros left out, and on an affine grid, which then has twice
-    the cells for it, the clip is that of one bit more.
-    The theory is about equal cells; for 8-bit floats the range is all of the data.
+    histogram. Data without negative values is treated as the positive half of a distribution around zero, as after a
+    ReLU: its spread is that of the mirrored data without zeros, and on an affine grid, which then has twice as many
+    cells for it, the clip is that of one bit more. The theory assumes equal cells; for 8-bit floats the range is the
+    full range of the data.
     """
 
     def finish(self, state: Histogram, code: CodeType) -> Range:

@@ -1,4 +1,4 @@
-"""What processes have measured of one tensor, each on its own data, put together."""
+"""Merge the measurements of one tensor by several processes, each on its own data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparsebit.quantization.observers.base import Observer, State
 def merge_across_processes(
     observer: Observer[State], state: State | None, device: torch.device | str = "cpu"
 ) -> State | None:
-    """What one process would know that had seen all the data, rank by rank; the same on every process.
+    """The state of one process that had seen all data, rank by rank; the same on every process.
 
     Every process must call it; one that saw no data passes None, and with ``device`` where its state would be. Without
-    any data, and where nothing is distributed, the state comes back as it is.
+    any data, and without a process group, the state is returned unchanged.
     """
     if not is_distributed():
         return state
@@ -40,7 +40,7 @@ def merge_across_processes(
 
 
 def merge_states(observer: Observer[State], state: State, seen: list[bool] | None = None) -> State:
-    """The same for states of one shape; ``seen`` says by rank which of them count, by default all do."""
+    """The same for states of one shape; ``seen`` says by rank which are used, by default all."""
     kind, fields = cast("Any", type(state)), map(gather_tensor, state)
     states: list[State] = [kind(*tensors) for tensors in zip(*fields, strict=True)]
     return reduce(

@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 
 class CalibrationError(SparsebitError):
-    """Data that no range can be taken from; ``row`` is the first row that holds it, where that is known."""
+    """Data from which no range can be computed; ``row`` is the first such row, if known."""
 
     def __init__(self, message: str, *, row: int | None = None, **parts: str | None) -> None:
         super().__init__(message, **parts)
@@ -41,18 +41,18 @@ class Observer(ABC, Generic[State]):
     """Measures the range of a tensor from a stream of batches.
 
     Subclasses are frozen dataclasses of settings. The state is a separate value: a named tuple of tensors whose size
-    does not depend on the amount of data, on the device of the data. So the work can be streamed, saved, and merged
+    does not depend on the amount of data, on the device of the data. So measurements can be streamed, saved, and merged
     between processes, and old states stay valid.
 
-    Data comes as rows ([C, N], one range for each; see ``numerics.layout.to_rows``). Where ``by_sample`` is true the
-    order of the samples matters, and it comes as [C, B, M] (``to_samples``).
+    Data comes as rows ([C, N], one range for each; see ``numerics.layout.to_rows``). If ``by_sample`` is true, the
+    order of the samples matters, and data comes as [C, B, M] (``to_samples``).
     """
 
     by_sample: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, x: Tensor) -> State:
-        """The state before any data; ``x`` is looked at for its rows, dtype and device only."""
+        """The state before any data; only the rows, dtype and device of ``x`` are used."""
 
     @abstractmethod
     def update(self, state: State, x: Tensor) -> State:
@@ -101,8 +101,8 @@ def register_observer(
     """Class decorator that makes an observer known by name, also to configurations.
 
     On a class with an attribute ``TYPE`` it needs no name and no parentheses. A configuration may give the fields of a
-    dataclass under OPTIONS. Where the observer can be used is said by ``rule``; without one, anywhere but per token,
-    where there is nothing to stream, and on weights only if samples do not matter to it.
+    dataclass under OPTIONS. ``rule`` says where the observer can be used; without it, everywhere except per token,
+    where nothing is streamed, and on weights only if it does not distinguish samples.
 
     Example:
         >>> from sparsebit.quantization.observers import MinMax
@@ -135,7 +135,7 @@ def register_observer(
 
 
 def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
-    """What is known of the name already, with the options that this class takes."""
+    """The existing rule for the name, with the options of this class."""
     if name in OBSERVER_RULES:
         known = OBSERVER_RULES[name]
     elif getattr(kind, "by_sample", False):
@@ -155,7 +155,7 @@ def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
 
 
 def measure_whole(observer: Observer[State], x: Tensor) -> State:
-    """The state of a tensor [C, N] that is there at once. Raises ``CalibrationError`` on NaN or infinity."""
+    """The state of a complete tensor [C, N]. Raises ``CalibrationError`` on NaN or infinity."""
     state = observer.update(observer.init(x), x)
     if x.numel() and not observer.is_finite(state):
         require_finite(x)
@@ -178,7 +178,7 @@ def _empty(x: Tensor, shape: torch.Size) -> Range:
 
 
 def extremes(x: Tensor) -> Range:
-    """Smallest and largest value along the last axis, where NaN and infinity show."""
+    """Smallest and largest value along the last axis, which show NaN and infinity."""
     if not x.is_floating_point():
         x = x.to(torch.float32)
     if x.shape[-1] == 0:
@@ -191,7 +191,7 @@ def extremes(x: Tensor) -> Range:
 
 
 def require_finite(x: Tensor) -> None:
-    """Raise ``CalibrationError``, which names the first row [...], where ``x`` [C, ...] holds NaN or infinity."""
+    """Raise ``CalibrationError``, naming the first row [...], if ``x`` [C, ...] holds NaN or infinity."""
     broken = (~x.reshape(len(x), -1).isfinite().all(1)).nonzero()
     if not len(broken):
         return

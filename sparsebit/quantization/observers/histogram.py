@@ -1,13 +1,13 @@
-"""A histogram that grows without losing anything, and the observers that only differ in how they read it.
+"""A histogram that grows without loss, and the base of observers that differ only in how they read it.
 
 Row c covers ``[-2^e, 2^e)`` with ``2 * bins`` bins of width ``2^e / bins``, where e is the smallest exponent that
 covers the data seen so far. When a larger value comes, e grows, and because widths are powers of two every old bin lies
-inside exactly one new bin: counts move over whole. Dividing by the width and rounding down are exact in floating
-point too, so the state is a function of the set of values alone. Order, batch size and merging change nothing, not even
-the last bit. (Only a negative value so small that dividing it underflows, below 2^-126 bins, counts as zero.)
+inside exactly one new bin: counts are moved without being split. Dividing by the width and rounding down are exact in
+floating point too, so the state depends only on the set of values. Order, batch size and merging do not change a bit of
+it. (Only a negative value so small that dividing it underflows, below 2^-126 bins, counts as zero.)
 
-Between half and all of the bins on the longer side are in use: a value is known to one part in ``bins / 2`` of
-the largest.
+Between half and all of the bins on the longer side are in use: the resolution is at least the largest value divided by
+``bins / 2``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BLOCK_BYTES = 2**26  # of the histograms of a tensor that is there at once, such
 
 
 class Histogram(NamedTuple):
-    """How often each row had a value in each bin, and the exact extremes."""
+    """The count of each bin for each row, and the exact extremes."""
 
     counts: Tensor  # [C, 2 * bins], int64; column j counts floor(x / width) = j - bins
     exponent: Tensor  # [C], int32; the row covers [-2^exponent, 2^exponent)
@@ -51,7 +51,7 @@ class Histogram(NamedTuple):
 
 
 def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
-    """The same data on a wider range; ``exponent`` [C] is nowhere smaller than the histogram's."""
+    """The same data on a wider range; ``exponent`` [C] is never smaller than the histogram's."""
     if is_free_to_ask(exponent) and torch.equal(exponent, histogram.exponent):
         return histogram
     # At most nearly all bits of an int64: a longer shift is undefined.
@@ -64,7 +64,7 @@ def grow(histogram: Histogram, exponent: Tensor) -> Histogram:
 
 
 def bin_edges(histogram: Histogram) -> Tensor:
-    """Where the bins start and end, [C, 2 * bins + 1], float64."""
+    """The edges of the bins, [C, 2 * bins + 1], float64."""
     bins = histogram.counts.shape[1] // 2
     signed = torch.arange(-bins, bins + 1, dtype=torch.float64, device=histogram.counts.device)
     return signed * bin_width(histogram)[:, None]
@@ -99,7 +99,7 @@ def _count(x: Tensor, exponent: Tensor, counts: Tensor, *, finite: bool) -> Tens
 
 
 def _tally(index: Tensor, size: int) -> Tensor:
-    """How often each of 0, 1, ... ``size - 1`` occurs in ``index``."""
+    """The count of each of 0, 1, ... ``size - 1`` in ``index``."""
     # On CUDA bincount queues up at a spike: 17 times slower than histc on half zeros. Neither depends on the order of
     # threads, as they count in integers, but torch refuses histc where it was told to be deterministic.
     if index.is_cuda and size <= MOST_BINS_OF_HISTC and not torch.are_deterministic_algorithms_enabled():
@@ -115,9 +115,9 @@ def _power_of_two(exponent: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramObserver(HistogramSettings, Observer[Histogram]):
-    """Collects a histogram of ``bins`` bins to each side of zero; subclasses say which range to take from it.
+    """Collects a histogram of ``bins`` bins to each side of zero; subclasses derive a range from it.
 
-    Takes 16 bytes a bin and row: 32 KiB for a tensor with one range.
+    It takes 16 bytes per bin and row: 32 KiB for a tensor with one range.
     """
 
     def init(self, x: Tensor) -> Histogram:
@@ -127,7 +127,7 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         return Histogram(counts, exponent, *no_range(x))
 
     def update(self, state: Histogram, x: Tensor) -> Histogram:
-        """Count the values of ``x`` [C, N] in."""
+        """Add the values of ``x`` [C, N]."""
         if x.numel() == 0:
             return state
         x = x.detach()
@@ -149,7 +149,7 @@ class HistogramObserver(HistogramSettings, Observer[Histogram]):
         return Histogram(counts, exponent, torch.minimum(a.lo, b.lo), torch.maximum(a.hi, b.hi))
 
     def observe(self, x: Tensor, code: CodeType) -> Range:
-        """The ranges of a tensor [C, N] that is there at once, in blocks of rows, so that memory stays bounded."""
+        """The ranges of a complete tensor [C, N], in blocks of rows, so that memory stays bounded."""
         most = max(1, BLOCK_BYTES // (16 * self.bins))
         found = [self.finish(measure_whole(self, rows), code) for rows in x.split(most)]
         return found[0] if len(found) == 1 else Range(*(torch.cat(ends) for ends in zip(*found, strict=True)))

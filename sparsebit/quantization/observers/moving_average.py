@@ -1,4 +1,4 @@
-"""The average of each sample's range, with recent samples counting more."""
+"""The average of each sample's range, with more weight on recent samples."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MovingAverage(MovingAverageSettings, Observer[Average]):
         return self.merge(state, batch)
 
     def merge(self, a: Average, b: Average) -> Average:
-        """The samples of ``a`` and then those of ``b``, exactly; not the same as the other way round."""
+        """The samples of ``a`` and then those of ``b``, exactly; the order matters."""
         fade = torch.pow(torch.full_like(a.lo[:1], self.ema_ratio), b.samples)
         started = a.samples > 0
         return Average(

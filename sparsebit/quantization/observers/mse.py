@@ -1,4 +1,4 @@
-"""The range whose grid reproduces the data with the least squared error."""
+"""The range whose grid has the smallest squared error on the data."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ ROUNDS = 4
 @register_observer("mse")
 @dataclass(frozen=True, kw_only=True)
 class MSE(MSESettings, HistogramObserver):
-    """Tries the data's range shrunk by 0, 1, 2, ... 79 % and keeps the best, the widest one of equals.
+    """Tries the data's range reduced by 0, 1, 2, ... 79 % and keeps the best; of equally good ones, the widest.
 
-    If the smallest is best, as with extreme outliers, the search continues from there, at most ROUNDS times.
-    The error is that of the grid which the range would really get. From a stream it is computed on the histogram, as
-    if values were spread evenly inside each bin, and zero in the two bins at zero. ``observe``, for weights, takes
-    the values themselves.
+    If the smallest is best, as with extreme outliers, the search continues from there, at most ROUNDS times. The error
+    is that of the actual grid of a range. From a stream it is computed on the histogram, as if values were spread
+    evenly inside each bin, and zero in the two bins at zero. ``observe``, for weights, uses the values themselves.
 
     Example:
         >>> x = torch.tensor([[-1.0, 1.0, 1.0, 1.05]])
@@ -108,7 +107,7 @@ def _mean_errors(edges: Tensor, grids: Grid) -> Tensor:
     """Mean squared error of numbers spread evenly between neighbouring edges ([E]) on integer grids; [K, E - 1].
 
     Where x rounds to n steps of s, the error is ``(x - n s)^2``, and its integral from 0 to x is ``F(x) = n s^3 / 12 +
-    (x - n s)^3 / 3``: all of the cells passed, and a part of the last. Clamping n extends the first and last cell to
+    (x - n s)^3 / 3``: all complete cells, and a part of the last. Clamping n extends the first and last cell to
     infinity, so the formula covers clipping too.
     """
     steps = steps_of(edges, grids.scale, grids.zero_point, grids.code)

@@ -16,11 +16,12 @@ from sparsebit.quantization.observers.histogram import Histogram, HistogramObser
 @register_observer("percentile")
 @dataclass(frozen=True, kw_only=True)
 class Percentile(PercentileSettings, HistogramObserver):
-    """Leaves out the share ``alpha`` of the positive and of the negative values, those furthest from zero.
+    """Clips the fraction ``alpha`` of the positive and of the negative values, those furthest from zero.
 
     With P values at or above zero and M below, of n together, ``hi`` is the k-th smallest value for
     ``k = n - round(alpha * P)`` and ``lo`` for ``k = max(round(alpha * M), 1)``; a side without values ends at zero.
-    The bin of the k-th value is exact; inside it the value is interpolated, so the ends are off by less than a bin.
+    The bin of the k-th value is exact; inside it the value is interpolated, so the error of the ends is less than a
+    bin.
 
     Example:
         >>> observer, x = Percentile(alpha=0.25), torch.tensor([[1.0, 2.0, 3.0, 100.0]])

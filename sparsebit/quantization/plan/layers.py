@@ -1,4 +1,4 @@
-"""The graph as placement sees it: operators with their names, and where the numbers of a tensor come from."""
+"""The graph for placement: operators with their names, and where the numbers of a tensor come from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_of(node: Node, call: OpCall | None) -> tuple[str, ...]:
 
 
 class Layers:
-    """Answers about the nodes of one graph, each worked out once."""
+    """Properties of the nodes of one graph, each computed once."""
 
     def __init__(self, gm: GraphModule, target: Target) -> None:
         self.gm, self.target = gm, target
@@ -43,7 +43,7 @@ class Layers:
             node: call for node in self.nodes if node.op.startswith("call_") and (call := bind(gm, node))
         }
         self._floats: dict[Node, bool] = {}
-        for node in self.nodes:  # in order, so that no answer has to look far back
+        for node in self.nodes:  # in order, so that no lookup goes far back
             self._floats[node] = self._holds_floats(node)
         weighted = [node for node, call in self.calls.items() if self.is_weighted(call)]
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
@@ -51,10 +51,10 @@ class Layers:
         self.infinite = self._infinite()
 
     def _masked(self) -> set[Node]:
-        """Tensors some of whose numbers were pushed out of the way, as attention scores are before a softmax.
+        """Tensors in which some numbers are masked by very low values, such as attention scores before a softmax.
 
-        That is what ``masked_fill`` and ``where`` do, and the addition of a mask: of something that was made from
-        the model's inputs and constants alone, without any parameter or product.
+        That is what ``masked_fill`` and ``where`` do, and the addition of a mask: of a tensor computed only from the
+        model's inputs and constants, without any parameter or product.
         """
         masks: set[Node] = set()
         masked: set[Node] = set()
@@ -76,7 +76,7 @@ class Layers:
         return masked
 
     def _infinite(self) -> set[Node]:
-        """Tensors that were padded or filled with infinity, which no grid can represent; a pool of maxima ends it."""
+        """Tensors that were padded or filled with infinity, which no grid can represent, up to a max-pooling."""
         found: set[Node] = set()
         for node, call in self.calls.items():
             fills = call.spec.masks == "chosen" or call.spec.channels == "pad"
@@ -110,7 +110,7 @@ class Layers:
         return call is not None and getattr(call.module, "remove", True) is False
 
     def holds_floats(self, node: Node) -> bool:
-        """Whether a node's value is one tensor of floating point; taken to be so where nothing was recorded."""
+        """Whether a node's value is one tensor of floating point; assumed if nothing was recorded."""
         return self._floats[node]
 
     def _holds_floats(self, node: Node) -> bool:
@@ -136,12 +136,12 @@ class Layers:
         return not call.spec.elementwise or not inputs or any(self.holds_floats(s) for s in inputs)
 
     def moves(self, node: Node) -> bool:
-        """Whether a node hands on numbers of its first input unchanged."""
+        """Whether a node passes on numbers of its first input unchanged."""
         call = self.calls.get(node)
         return call is not None and bool(call.activations) and call.moves
 
     def above(self, node: Node) -> Node | None:
-        """The tensor whose numbers a moving node hands on, past splits and other tuples; None where there is none."""
+        """The tensor whose numbers a moving node passes on, also through splits and tuples; None if there is none."""
         found: Node | None = node
         while found is not None:
             found = self.calls[found].activations[0] if self.moves(found) else None
@@ -150,7 +150,7 @@ class Layers:
         return None
 
     def is_tensor(self, node: Node) -> bool:
-        """Whether a node gives one tensor; taken to be so where nothing was recorded and its operator allows it."""
+        """Whether a node returns one tensor; assumed if nothing was recorded and its operator allows it."""
         value = node.meta.get("value")
         if value is None and "value" not in node.meta:
             call = self.calls.get(node)
@@ -158,13 +158,13 @@ class Layers:
         return isinstance(value, TensorInfo)
 
     def origin(self, node: Node) -> Node:
-        """Where the numbers of a tensor were made, however often they were moved since."""
+        """The node that computed the numbers of a tensor, before any moves."""
         while (higher := self.above(node)) is not None:
             node = higher
         return node
 
     def readers(self, node: Node) -> Iterator[Node]:
-        """Who reads the numbers of a node, and not only its size."""
+        """The nodes that read the numbers of a node, and not only its size."""
         for user in node.users:
             call = self.calls.get(user)
             if call is None or call.spec.family != "size":
@@ -179,6 +179,6 @@ class Layers:
                 yield user
 
     def sole_reader(self, node: Node) -> Node | None:
-        """The one node that reads this one, if there is exactly one."""
+        """The only node that reads this one, if there is exactly one."""
         readers = list(self.readers(node))
         return readers[0] if len(readers) == 1 else None

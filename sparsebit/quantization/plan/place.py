@@ -1,4 +1,4 @@
-"""From requests to quantizers: one on each tensor, as early as its numbers exist."""
+"""From requests to quantizers: one on each tensor, placed as early as possible."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def make_plan(
         gm: a captured graph.
         config: what the user asked for.
         target: the runtime; by default the one the config names as BACKEND.
-        known: more layers that patterns in the config may name, such as batch norms that were folded since.
-        owned: nodes that bring quantizers of their own.
+        known: additional layers that patterns in the config may name, such as folded batch norms.
+        owned: nodes that have their own quantizers.
 
     Raises:
         ConfigError: naming every pattern that matches no layer, or none that it could change.
@@ -104,7 +104,7 @@ class _Places:
             at = covered
         else:
             while (
-                request.spec.granularity == "tensor"  # a channel or a token is another one before a move
+                request.spec.granularity == "tensor"  # channels or tokens differ before a move
                 and self._wanted_by_all(at)
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
@@ -123,7 +123,7 @@ class _Places:
         return bottom
 
     def _wanted_by_all(self, node: Node) -> bool:
-        """Whether everyone who reads the numbers of a node, moved or not, wants them on a grid."""
+        """Whether all readers of a node's numbers, moved or not, request them on a grid."""
         if node not in self._all_want:
             self._all_want[node] = False
             readers = list(self.layers.readers(node))
@@ -142,11 +142,11 @@ class _Places:
         return self._all_want[node]
 
     def tensors(self, taken: set[str]) -> list[PlannedTensor]:
-        """One for each place, in the order of the graph, under names that the weights have not taken."""
+        """One tensor for each place, in the order of the graph, under names that no weight has."""
         order = {node: index for index, node in enumerate(self.layers.nodes)}
         places = sorted(self.places.values(), key=lambda p: order[p.node])
         for place in places:
-            # A parameter that one operator takes for a weight and another for an activation.
+            # A parameter that is a weight of one operator and an activation of another.
             self.names[place.node] = place.node.name + ("@input" if place.node.name in taken else "")
         return [self._tensor(place) for place in places]
 
@@ -158,7 +158,7 @@ class _Places:
         if len(set(specs)) > 1:
             asked = ", ".join(f"{request.node.name} {request.spec.codes}" for request in requests)
             self.notes.append(
-                f"{place.node.name} has one quantizer, {spec}, though its readers ask for {asked}"
+                f"{place.node.name} has one quantizer, {spec}, though its readers request {asked}"
             )
         consumers = tuple(dict.fromkeys(request.node.name for request in place.requests))
         reason = place.maker.reason if place.maker else requests[0].reason
@@ -192,7 +192,7 @@ class _Places:
         if node not in self.layers.calls:
             reason = "an unknown operator stays in float; describe it with sparsebit.register_op"
         elif request is not None:
-            reason = request.reason if at is not None else "it is computed inside the operator that makes it"
+            reason = request.reason if at is not None else "it is fused into the operator that computes it"
         elif (made := self._quantized_above(source)) is not None:
             reason, at = f"{reason}; {made.name} is quantized for all its readers", made
         return PlannedEdge(

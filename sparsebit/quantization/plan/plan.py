@@ -19,7 +19,7 @@ class PlannedTensor:
     """One quantizer: its tensor, and everything that reads the result.
 
     ``producer`` is a node for an activation and a qualified parameter name for a weight. ``readers`` are the nodes that
-    take the quantized tensor directly; ``consumers`` are the operators it is for, perhaps after a reshape.
+    read the quantized tensor directly; ``consumers`` are the operators that use it, perhaps after a reshape.
     """
 
     name: str
@@ -68,7 +68,7 @@ class QuantPlan:
         return replace(self, tensors=changed)
 
     def difference(self, other: QuantPlan) -> list[str]:
-        """What ``other`` decides differently, one line each."""
+        """The decisions in which ``other`` differs, one line each."""
         ours, theirs = ({t.name: t for t in plan.tensors} for plan in (self, other))
         lines = [f"- {name}: {ours[name].spec}" for name in ours if name not in theirs]
         lines += [f"+ {name}: {theirs[name].spec}" for name in theirs if name not in ours]
@@ -93,7 +93,7 @@ class QuantPlan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> QuantPlan:
-        """The plan that ``to_dict`` wrote."""
+        """The plan from the data of ``to_dict``."""
         try:
             plan = from_plain(cls, data)
             for tensor in plan.tensors:

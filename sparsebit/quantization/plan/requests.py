@@ -30,11 +30,11 @@ class Request:
 
 
 class Requests:
-    """Walks the operators once. ``refused`` holds the reason for each that stays in float."""
+    """Decides for each operator. ``refused`` has the reason for each that stays in float."""
 
     def __init__(self, layers: Layers, config: QConfig, owned: frozenset[str]) -> None:
         self.layers, self.config, self.target = layers, config, layers.target
-        self.owned = owned  # nodes whose module brings quantizers of its own
+        self.owned = owned  # nodes whose module has its own quantizers
         self.head = self._fused()
         self.refused: dict[Node, str] = {}
         self.narrow: set[Node] = set()  # refused with their weights
@@ -48,7 +48,7 @@ class Requests:
         )
 
     def _fused(self) -> dict[Node, Node]:
-        """Activations that are computed inside the operator before them: each with that operator."""
+        """Activations that are fused into the operator before them, each with that operator."""
         head: dict[Node, Node] = {}
         for node, call in self.layers.calls.items():
             sources = call.activations
@@ -66,9 +66,9 @@ class Requests:
         return head
 
     def _will_fold(self, source: Node, node: Node) -> bool:
-        """Whether a node is a batch norm that is kept for training or tuning, and folded in the end.
+        """Whether a node is a batch norm that is kept for training or tuning, and folded later.
 
-        One that is still there though all were folded does not fold, and is an operator of its own.
+        If batch norms were already folded, a remaining one cannot be folded, and is a separate operator.
         """
         schedule = self.config.SCHEDULE
         if (schedule.FUSE_BN and not schedule.BN_TUNING) or self.layers.op(node) != "batch_norm":
@@ -77,7 +77,7 @@ class Requests:
         return call is not None and self.layers.is_weighted(call) and call.spec.family != "embedding"
 
     def tail(self, node: Node) -> Node:
-        """The last of the activations that are computed inside an operator; it hands the result on."""
+        """The last of the activations that are fused into an operator; it returns the result."""
         while (reader := self.layers.sole_reader(node)) is not None and self.head.get(reader) in (
             node,
             self.head.get(node, node),
@@ -86,7 +86,7 @@ class Requests:
         return node
 
     def _consider(self, node: Node) -> Iterator[Request]:
-        """Accept or refuse what can be decided alone; yield what depends on the neighbours."""
+        """Accept or refuse an operator if possible without its neighbours; otherwise yield it."""
         layers, call = self.layers, self.layers.calls[node]
         inputs = tuple(
             source
@@ -174,9 +174,10 @@ class Requests:
                 )
 
     def _is_narrow(self, request: Request) -> bool:
-        """Whether an operator is too small to be converted to integers for, and no rule of the config names it.
+        """Whether an operator is too small to be worth the conversion to integers, and no rule of the config names it.
 
-        One that reads the model's input is, if a gate reads its result: the product with that is part of it in float.
+        If it reads the model's input, this holds only if a gate reads its result, since the gate's product is then in
+        float.
         """
         layers, node, (channels, products) = self.layers, request.node, request.rule.narrow
         call, names, op = layers.calls[node], layers.names(node), layers.op(node)
@@ -246,7 +247,7 @@ class Requests:
             if layers.op(source) in request.rule.inside and layers.sole_reader(source) is request.node
         ][:1]
         apart = [source for source in request.inputs if layers.origin(source) not in integers]
-        if apart and not inside:  # where one operand is inside, the others are quantized for the sake of that
+        if apart and not inside:  # if one operand is on integers, the others are quantized as well
             self.refused[request.node] = self._float_input(layers.origin(apart[0]))
             return None
         return tuple(source for source in request.inputs if source not in inside)

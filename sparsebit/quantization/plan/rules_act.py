@@ -20,7 +20,7 @@ def require_rules_act(
 ) -> None:
     """Raise one ``ConfigError`` for all rules in SPECIFIC that only match layers they cannot change.
 
-    A rule that leaves its layers in float has what it asks for. Layers in ``known`` were folded into others.
+    A rule that leaves its layers in float is always satisfied. Layers in ``known`` were folded into others.
     """
     calls = [node for node in layers.nodes if node.op.startswith("call_")]
     there = {name for node in layers.nodes for name in layers.names(node)}

@@ -20,7 +20,7 @@ from sparsebit.targets import TARGETS
 def plan_weights(
     layers: Layers, config: QConfig, owned: frozenset[str]
 ) -> tuple[list[PlannedTensor], list[str]]:
-    """A quantizer for every weight the target runs on integers, and notes about those that could not get one."""
+    """A quantizer for every weight that the target runs on integers, and notes about those that cannot have one."""
     readers: dict[tuple[object, ...], list[_Reader]] = {}
     notes: list[str] = []
     for node, call in layers.calls.items():
@@ -39,7 +39,7 @@ def plan_weights(
         elif spec.enabled:
             assert call.weight_name is not None
             tensor = fetch_tensor(layers.gm, call.weight_name)
-            # A parametrized weight is computed whenever it is looked at, so only its name is the same.
+            # A parametrized weight is computed on each access, so only its name stays the same.
             same = id(tensor) if isinstance(tensor, nn.Parameter) else call.weight_name
             key = (same, *weight_axis(call))
             readers.setdefault(key, []).append(_Reader(node, call, spec, rule.because))
@@ -50,7 +50,7 @@ def plan_weights(
         if len({reader.spec for reader in sharing}) > 1:
             asked = ", ".join(f"{reader.node.name} {reader.spec.codes}" for reader in sharing)
             notes.append(
-                f"{name} has one quantizer, {widest.spec}, though it is shared and asked for as {asked}"
+                f"{name} has one quantizer, {widest.spec}, though it is shared and requested as {asked}"
             )
         names = tuple(reader.node.name for reader in sharing)
         planned.append(
@@ -81,7 +81,7 @@ def _float_weight(layers: Layers, node: Node) -> list[str]:
 
 
 class _Reader(NamedTuple):
-    """An operator and how it wants its weight."""
+    """An operator and its requested weight grid."""
 
     node: Node
     call: OpCall
@@ -90,7 +90,7 @@ class _Reader(NamedTuple):
 
 
 def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
-    """The reason a weight must stay as it is, or None."""
+    """The reason why a weight must stay in float, or None."""
     if not layers.is_weighted(call) or call.weight_name is None:
         return "it is computed by the model as it runs"
     if not fetch_tensor(layers.gm, call.weight_name).is_floating_point():
@@ -112,14 +112,14 @@ def weight_axis(call: OpCall) -> tuple[int, int]:
 
 
 def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
-    """What shares a scale: along the output channels, of each group for a transposed convolution."""
+    """Which elements share a scale: one per output channel, within each group for a transposed convolution."""
     if spec.granularity == "tensor":
         return Layout()
     axis, groups = weight_axis(call)
     assert call.spec.weight_axes is not None and call.weight_name is not None
     dims = fetch_tensor(call.owner, call.weight_name).dim()
     input_axis = 1 if call.spec.family == "embedding" else call.spec.weight_axes[1] % dims
-    # A vector has only inputs, and no channel to cut apart.
+    # A vector has only inputs, and no channels to divide.
     axes = () if spec.granularity == "group" and dims == 1 else (axis,)
     return Layout(
         kind=spec.granularity, axes=axes, input_axis=input_axis, group_size=spec.group_size, groups=groups
@@ -127,6 +127,6 @@ def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:
 
 
 def _unique(weight: str, node: Node, taken: Sequence[PlannedTensor]) -> str:
-    """The weight's own name, or with the node's where one weight is quantized along two axes."""
+    """The weight's own name, or with the node's name if the weight is quantized along two axes."""
     names = {tensor.name for tensor in taken}
     return weight if weight not in names else f"{weight}@{node.name}"

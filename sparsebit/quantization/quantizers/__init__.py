@@ -1,4 +1,4 @@
-"""Quantizers: modules on the edges of the graph, thin over ``numerics``."""
+"""Quantizers: modules on the edges of the graph, with the arithmetic in ``numerics``."""
 
 from sparsebit.quantization.quantizers.adaround import AdaRound
 from sparsebit.quantization.quantizers.base import Quantizer

@@ -1,4 +1,4 @@
-"""AdaRound: which way each weight is rounded is chosen, not given (Nagel et al., arXiv 2004.10568)."""
+"""AdaRound: the rounding direction of each weight is learned (Nagel et al., arXiv 2004.10568)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inverse_rectified_sigmoid(h: Tensor) -> Tensor:
 
 @register_quantizer
 class AdaRound(Quantizer):
-    """Rounds each weight down, or up where ``up`` says so; until that was decided, to the nearest."""
+    """Rounds each weight down, or up if ``up`` says so; to the nearest until that is decided."""
 
     TYPE = "adaround"
     up: Tensor
@@ -42,7 +42,7 @@ class AdaRound(Quantizer):
         self.register_buffer("up", torch.empty(0, dtype=torch.bool))
 
     def reset(self) -> None:
-        """Forget the grid and every decision."""
+        """Reset the grid and all decisions."""
         super().reset()
         self.up = self.up.new_empty(0)
 
@@ -52,7 +52,7 @@ class AdaRound(Quantizer):
         return positions.round() > positions.floor()
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Weights moved onto the code they are rounded to; their gradients are those of where they were."""
+        """Move weights onto the code they are rounded to; gradients pass straight through."""
         if self.up.numel() == 0:
             return x
         with torch.no_grad():

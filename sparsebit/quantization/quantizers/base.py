@@ -35,28 +35,28 @@ _BY_AXIS = tuple(Layout(kind="channel", axes=(axis,)) for axis in range(64))
 
 
 class Quantizer(nn.Module):
-    """A grid in the state dict, the observer that finds it, and whether it is applied.
+    """A grid in the state dict, the observer that measures its range, and whether it is applied.
 
     ``forward`` is the identity until ``enable_quant``; while ``observing`` it also measures its input. Subclasses
-    override one of three methods: ``prepare`` (transforms the tensor first), ``scale_and_zero_point`` (returns
-    the grid) or ``set_range`` (sets the grid for a measured range). In all cases
-    the result is ``grid().snap(prepare(x))``, which is what makes every quantizer exportable.
+    override one of three methods: ``prepare`` (transforms the tensor first), ``scale_and_zero_point`` (returns the
+    grid) or ``set_range`` (sets the grid for a measured range). In all cases the result is ``grid().snap(prepare(x))``,
+    so every quantizer can be exported.
 
     Attributes:
         name: of the tensor, unique in the model: that of the node or parameter it belongs to.
         side: "W" or "A".
         spec: the settings, and ``code``, the number format. Replaced by ``set_bit``.
         layout: what shares a scale; for an activation the axis is that of its layout.
-        substitute: a function called instead of ``snap``, by which exporters put their own operator here.
+        substitute: a function called instead of ``snap``; exporters use it to insert their own operator.
         processes: how many processes train with it, each on a part of every batch.
-        ready: a weight and what ``snap`` returns for it, where that was computed before with other weights.
+        ready: a weight and its ``snap`` result, if that was already computed together with other weights.
     """
 
     TYPE: ClassVar[str] = ""
     MAGNITUDE: ClassVar[bool] = False  # whether a scale below zero counts by its magnitude
-    OWN_GRID: ClassVar[bool] = False  # whether a user's class makes grids itself
+    OWN_GRID: ClassVar[bool] = False  # whether a user's class creates grids itself
     HELD_GRID: ClassVar[bool] = True  # whether scale and zero point are used as they are held
-    PLAIN: ClassVar[bool] = True  # whether the tensor is snapped as it comes, to this class's own grid
+    PLAIN: ClassVar[bool] = True  # whether the tensor is snapped unprepared, to this class's own grid
     scale: Tensor
     zero_point: Tensor
     followed: Tensor
@@ -103,7 +103,7 @@ class Quantizer(nn.Module):
 
     @property
     def is_enable(self) -> bool:
-        """Whether it changes what passes through it."""
+        """Whether it changes its input."""
         return self.use_quant and not self.fake_fused
 
     @property
@@ -145,19 +145,19 @@ class Quantizer(nn.Module):
         self.use_quant = True
 
     def disable_quant(self) -> None:
-        """Let everything pass unchanged."""
+        """Pass every input on unchanged."""
         self.use_quant = False
 
     # -- measuring ----------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget the grid and all measurements."""
+        """Reset the grid and all measurements."""
         self._state, self._batches, self.use_quant = None, 0, False
         self.followed = self.followed.new_empty(0)
         self.set_grid(torch.empty(0), torch.empty(0))
 
     def observe(self, x: Tensor) -> None:
-        """Take one more batch into account."""
+        """Add one batch to the measurements."""
         self._batches += 1
         if self.layout.kind == "token" or x.numel() == 0:
             return
@@ -196,12 +196,12 @@ class Quantizer(nn.Module):
             raise measured.in_batch(self.name, batch, error) from None
 
     def _rows_of(self, x: Tensor) -> Tensor:
-        """A tensor as its observer takes it."""
+        """A tensor in the form that its observer expects."""
         x, layout = self.prepare(x.detach()), self.layout_of(x)
         return to_samples(x, layout) if self.observer.by_sample else to_rows(x, layout, any_order=True)
 
     def observe_whole(self, x: Tensor) -> None:
-        """Measure a tensor that will not change, such as a weight, and take its range."""
+        """Measure a complete tensor, such as a weight, and set its range."""
         prepared = self.prepare(x.detach())
         try:
             ranges = [observe(self.observer, block, self.code) for block in row_blocks(prepared, self.layout)]
@@ -237,15 +237,15 @@ class Quantizer(nn.Module):
         measured.warn_of_outliers(self.name, step, self._some, float(torch.maximum(-lo, hi).max()))
 
     def _other_channels(self, x: Tensor, before: int) -> SparsebitError:
-        """The error for an activation whose number of channels is not what it was measured with."""
+        """The error for an activation whose number of channels differs from the measured one."""
         (axis,) = self.layout_of(x).axes
         return measured.other_channels(self.name, tuple(x.shape), axis, before)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def follow(self, x: Tensor) -> None:
-        """Adjust the grid to a weight as it is now, or to one more batch of training, which counts for a tenth.
+        """Adjust the grid to the current weight, or to one more training batch, which has a weight of a tenth.
 
-        The range is part of the state dict, so that training can resume from a checkpoint without a difference. It
+        The range is part of the state dict, so that training resumes identically from a checkpoint. It
         covers the batches of all processes, so that all keep the same grid; a process with an empty batch still takes
         part.
         """
@@ -274,12 +274,12 @@ class Quantizer(nn.Module):
         self.set_range(self.followed[0], self.followed[1], None)
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-        """The grid for a measured range; ``x`` is the whole tensor where there is one (a weight)."""
+        """Set the grid for a measured range; ``x`` is the complete tensor if there is one (a weight)."""
         grid = choose_grid(lo, hi, self.code)
         self.set_grid(grid.scale, grid.zero_point)
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
-        """Keep these, on the device the quantizer is on, in the tensors it has: an optimizer may hold them."""
+        """Copy scale and zero point into the existing tensors, because an optimizer may hold those."""
         for held, value in ((self.scale, scale), (self.zero_point, zero_point)):
             held.data = value.detach().to(held.device)
         self._kernels.clear()
@@ -287,7 +287,7 @@ class Quantizer(nn.Module):
     # -- snapping -----------------------------------------------------------------------------------------------
 
     def layout_of(self, x: Tensor) -> Layout:
-        """What shares a scale in this tensor."""
+        """Which elements of this tensor share a scale."""
         if self.side == "A" and self.layout.kind == "channel":
             return _BY_AXIS[activation_axis(x.dim(), self.spec.layout)]
         return self.layout
@@ -297,7 +297,7 @@ class Quantizer(nn.Module):
         return x
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Those of the grid as it is now, [C] each; with one scale per token, those of ``x``."""
+        """Scale and zero point of the current grid, [C] each; with one scale per token, those of ``x``."""
         if self.layout.kind == "token":
             assert x is not None
             rows = to_rows(x, self.layout)
@@ -309,19 +309,19 @@ class Quantizer(nn.Module):
         return self.scale, self.zero_point
 
     def grid(self, x: Tensor | None = None) -> Grid:
-        """The grid as it is now; with one scale per token, that of ``x``."""
+        """The current grid; with one scale per token, that of ``x``."""
         scale, zero_point = self.scale_and_zero_point(x)
         if self.MAGNITUDE:
             scale = scale.abs()
         return Grid(scale, zero_point, self.code, self.layout if x is None else self.layout_of(x))
 
     def values_per_scale(self, x: Tensor) -> float:
-        """How many values of a tensor share a scale, those of the parts on other processes included."""
+        """How many values of a tensor share a scale, including its parts on other processes."""
         parts = self.processes if self.side == "A" else 1  # a weight is the same on every process
         return max(x.numel() * parts / max(self.scale.numel(), 1), 1)
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
-        """The factor of the gradients of scale and zero point, where these are learned."""
+        """The factor of the gradients of scale and zero point, if these are learned."""
         return 1.0
 
     def snap(self, x: Tensor) -> Tensor:
@@ -338,7 +338,7 @@ class Quantizer(nn.Module):
         return snap_tensor(x, scale, zero_point, self.code, layout, factor, magnitude=self.MAGNITUDE)
 
     def forward(self, x: Tensor, rectify: bool = False) -> Tensor:
-        """Measure if observing, round if switched on; with ``rectify`` all of that behind a ReLU."""
+        """Measure if observing, round if switched on; with ``rectify``, after a ReLU."""
         if rectify:
             fused = self.only_snaps and self.HELD_GRID and kernels_run_on(x)
             if fused and (y := self._kernels.snap(self, x, rectify)) is not None:
@@ -358,7 +358,7 @@ class Quantizer(nn.Module):
         return self.snap(x) if x.numel() else x  # an expert that no token went to
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
-        """Follow the model to another device, but not to half precision: the grid keeps its own."""
+        """Move to another device with the model, but not to half precision: the grid keeps its dtype."""
 
         def moved(tensor: Tensor) -> Tensor:
             result = fn(tensor)
@@ -378,7 +378,7 @@ class Quantizer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Take scales of any number, so that a calibrated state loads into a fresh model, also one in training."""
+        """Accept any number of scales, so that a calibrated state loads into a new model, also one in training."""
         state_dict.setdefault(f"{prefix}followed", self.followed.new_empty(0))
         own = {**self._buffers, **self._parameters}
         for name, tensor in own.items():

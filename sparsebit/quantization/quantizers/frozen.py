@@ -1,4 +1,4 @@
-"""A weight held as packed quantized values: a quantizer that needs no float weight."""
+"""A weight stored as packed quantized values: a quantizer that needs no float weight."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sparsebit.quantization.quantizers.uniform import Uniform
 
 
 class Frozen(Quantizer):
-    """Gives the numbers of its quantized values, whatever it is called with; made by ``freeze_weights``.
+    """Returns the numbers of its quantized values and ignores its input; created by ``freeze_weights``.
 
-    ``packed``, ``scale`` and ``zero_point`` are its state. A zero point that is 0 everywhere is kept once.
+    ``packed``, ``scale`` and ``zero_point`` are its state. A zero point that is 0 everywhere is stored once.
     """
 
     TYPE = "frozen"
     packed: Tensor
 
     def __init__(self, quantizer: Quantizer, weight: Tensor, *, pack: bool = True) -> None:
-        """Hold what ``quantizer`` makes of a weight, or with ``pack=False`` only its grid.
+        """Store the quantized values of a weight, or with ``pack=False`` only its grid.
 
         One whose quantizer has no scale yet is filled by ``load_state_dict``.
         """
@@ -51,21 +51,21 @@ class Frozen(Quantizer):
         return PackedTensor(self.packed, self.grid(), self.shape, self.dtype)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Those of the grid, which stays as it is."""
+        """Scale and zero point of the grid, which does not change."""
         return self.scale, self.zero_point.expand_as(self.scale)
 
     def snap(self, x: Tensor) -> Tensor:
-        """The numbers of the quantized values; ``x`` is not looked at."""
+        """The numbers of the quantized values; ``x`` is ignored."""
         codes = unpack_codes(self.packed, self.code, math.prod(self.shape[1:])).reshape(self.shape)
         return numbers_of(codes, *self.scale_and_zero_point(), self.code, self.layout, self.dtype)
 
     def forward(self, x: Tensor, rectify: bool = False) -> Tensor:
-        """The same, or what an exporter puts in its place; before a weight there is no ReLU."""
+        """The same, or an exporter's substitute; there is no ReLU before a weight."""
         numbers = self.snap(x)
         return numbers if self.substitute is None else self.substitute(self, numbers)
 
     def thawed(self) -> tuple[Quantizer, Tensor]:
-        """A plain quantizer on the same grid, and the float weight that it leaves as it is."""
+        """A plain quantizer on the same grid, and the float weight that it does not change."""
         weight, quantizer = self.held.numbers(), Uniform(self.name, self.side, self.spec, self.layout)
         quantizer.to(weight.device)
         grid = self.grid()
@@ -73,21 +73,21 @@ class Frozen(Quantizer):
         quantizer.use_quant = True
         if not torch.equal(quantizer.snap(weight), weight):
             raise SparsebitError(
-                f"{self.name!r} cannot be held as {str(self.dtype).removeprefix('torch.')} numbers again",
+                f"{self.name!r} cannot be converted back to {str(self.dtype).removeprefix('torch.')}",
                 hint="convert the model to float32 before freeze()",
             )
         return quantizer, weight
 
     def disable_quant(self) -> None:
-        """Refused, as everything that needs float weights."""
+        """Refused, like everything that needs float weights."""
         self._refuse("switched to float")
 
     def reset(self) -> None:
-        """Refused, as everything that needs float weights."""
+        """Refused, like everything that needs float weights."""
         self._refuse("measured again")
 
     def observe_whole(self, x: Tensor) -> None:
-        """Refused, as everything that needs float weights."""
+        """Refused, like everything that needs float weights."""
         self._refuse("measured again")
 
     def _refuse(self, what: str) -> NoReturn:
@@ -98,6 +98,6 @@ class Frozen(Quantizer):
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Quantizer:
-        """Follow the model to another device, and give numbers in the dtype the model is converted to."""
+        """Move to another device with the model, and return numbers in the dtype that the model is converted to."""
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.packed.device)).dtype
         return super()._apply(fn, recurse)

@@ -18,7 +18,7 @@ from sparsebit.quantization.quantizers.registration import register_quantizer
 
 
 class MeanMagnitude(NamedTuple):
-    """How large the values of each row are on average, and the smallest one."""
+    """The mean magnitude of the values of each row, and the smallest value."""
 
     total: Tensor  # [C]
     values: Tensor  # [C], how many
@@ -27,10 +27,10 @@ class MeanMagnitude(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class StepSize(Observer[MeanMagnitude]):
-    """The first step size of LSQ, as the range that gives it: scale = 2 * mean(abs(x)) / sqrt(qmax)."""
+    """The first step size of LSQ, expressed as a range: scale = 2 * mean(abs(x)) / sqrt(qmax)."""
 
     def init(self, x: Tensor) -> MeanMagnitude:
-        """Nothing seen."""
+        """The state before any data."""
         zeros = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         return MeanMagnitude(zeros, zeros.clone(), zeros.clone())
 
@@ -49,7 +49,7 @@ class StepSize(Observer[MeanMagnitude]):
         return MeanMagnitude(a.total + b.total, a.values + b.values, torch.minimum(a.lo, b.lo))
 
     def finish(self, state: MeanMagnitude, code: CodeType) -> Range:
-        """The range whose grid has the step size; two-sided where there is anything below zero."""
+        """The range whose grid has the step size; two-sided if any value is below zero."""
         two_sided = bool((state.lo < 0).any())
         qmax = CodeType("int", code.bits).high if two_sided else code.high
         scale = 2 * state.total / state.values.clamp(min=1) / math.sqrt(qmax)
@@ -60,11 +60,11 @@ class StepSize(Observer[MeanMagnitude]):
 
 @register_quantizer
 class LSQ(Quantizer):
-    """A grid whose scale is a parameter, trained with everything else.
+    """A grid whose scale is a parameter, trained with the model.
 
     The gradient of the scale is divided by sqrt(N * qmax), where N is how many values share it, so that it moves as
     slowly as the values do. The zero point is fixed: 0 for values that are never negative, and in the middle of the
-    codes otherwise, whatever the scheme calls it. A scale that training pushed below zero counts by its magnitude.
+    codes otherwise, for every scheme. If training makes a scale negative, its magnitude is used.
     """
 
     TYPE = "lsq"
@@ -79,11 +79,11 @@ class LSQ(Quantizer):
         self._factor_for: tuple[int, ...] = ()  # the size, processes and version of the zero point it is for
 
     def first_observer(self) -> Observer[Any]:
-        """What finds the first step size."""
+        """The observer that finds the first step size."""
         return StepSize()
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-        """Start from the step size that the range stands for."""
+        """Start from the step size that the range represents."""
         top = CodeType("int", self.bit).high if bool((lo < 0).any()) else self.code.high
         scale = hi / top
         self.set_grid(
@@ -91,7 +91,7 @@ class LSQ(Quantizer):
         )
 
     def gradient_scale(self, x: Tensor) -> float | Tensor:
-        """1 / sqrt(N * qmax), N values to a scale, qmax counted from the zero point."""
+        """1 / sqrt(N * qmax), N values per scale, qmax relative to the zero point."""
         if torch.compiler.is_compiling():
             shared = self.values_per_scale(x)
             if self.spec.symmetric:
@@ -105,6 +105,6 @@ class LSQ(Quantizer):
         return self._factor
 
     def set_grid(self, scale: Tensor, zero_point: Tensor) -> None:
-        """Keep these, and compute the factor of gradients again when it is needed."""
+        """Set the grid, and compute the gradient factor again when it is needed."""
         super().set_grid(scale, zero_point)
         self._factor_for = ()

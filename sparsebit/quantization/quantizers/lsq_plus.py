@@ -20,9 +20,9 @@ from sparsebit.quantization.quantizers.registration import register_quantizer
 
 @register_quantizer
 class LSQPlus(LSQ):
-    """Weights start from three standard deviations around their mean; activations from what their observer finds.
+    """Weights start from three standard deviations around their mean; activations from the range of their observer.
 
-    The zero point of an activation is a real number while it learns and counts as the nearest code when it is used.
+    The zero point of an activation is a real number during training, and is rounded to the nearest code when used.
     """
 
     TYPE = "lsq+"
@@ -34,11 +34,11 @@ class LSQPlus(LSQ):
             self.zero_point = nn.Parameter(torch.empty(0))
 
     def first_observer(self) -> Observer[Any]:
-        """The one the config names."""
+        """The observer that the config names."""
         return OBSERVERS[self.spec.observer](**self.spec.observer_options)
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-        """The first grid: of the weight's own spread (eq. 8), or of the measured range."""
+        """Set the first grid: from the weight's standard deviation (eq. 8), or from the measured range."""
         if x is None:
             Quantizer.set_range(self, lo, hi, x)
             return
@@ -47,11 +47,11 @@ class LSQPlus(LSQ):
         self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS).float(), torch.zeros_like(scale).float())
 
     def gradient_scale(self, x: Tensor) -> float:
-        """1 / sqrt(N * qmax), N values to a scale, wherever the zero point is just now."""
+        """1 / sqrt(N * qmax), N values per scale, independent of the current zero point."""
         return 1 / math.sqrt(self.values_per_scale(x) * self.code.high)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As they are now, the zero point on a code."""
+        """The current values, with the zero point on a code."""
         scale, zero_point = super().scale_and_zero_point(x)
         zero_point = zero_point.clamp(self.code.low, self.code.high)
         if zero_point.requires_grad:  # rounded, with the gradient of the number itself

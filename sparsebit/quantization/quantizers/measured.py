@@ -1,4 +1,4 @@
-"""What is said about tensors that were measured: channels that change, outliers that decide a grid."""
+"""Messages about measured tensors: channels that change, outliers that dominate a grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization.observers import CalibrationError
 
-# A grid with a step so many times the size of typical values turns nearly all of them into zeros.
+# If the step is this many times the size of typical values, nearly all of them become zero.
 OUTLIER_STEP = 1e4
 
 
@@ -36,7 +36,7 @@ def in_batch(name: str, batch: int, error: CalibrationError) -> CalibrationError
 
 
 def span(values: Tensor) -> str:
-    """The numbers of a grid in few words.
+    """The numbers of a grid as short text.
 
     Example:
         >>> import torch
@@ -49,11 +49,11 @@ def span(values: Tensor) -> str:
 
 
 def warn_of_outliers(name: str, step: float, some: Tensor, reach: float) -> None:
-    """Say so where single values decide the grid, and everything else becomes zero on it.
+    """Warn if single values determine the grid, so that everything else becomes zero on it.
 
     ``step`` is that of the grid, ``some`` are typical values, ``reach`` is the largest magnitude of the range.
     """
-    if step <= 1:  # most numbers of a softmax are next to nothing, and should be; its largest is 1
+    if step <= 1:  # most numbers of a softmax are close to 0, as they should be; its largest is 1
         return
     sizes = some.abs()
     sizes = sizes[sizes > 0]

@@ -1,4 +1,4 @@
-"""PACT: an activation clipped where training wants it to be (Choi et al., arXiv 1805.06085)."""
+"""PACT: an activation with a learned clipping value (Choi et al., arXiv 1805.06085)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from sparsebit.quantization.quantizers.registration import register_quantizer
 
 @register_quantizer
 class PACT(Quantizer):
-    """Clips to [0, alpha] (affine) or [-alpha, alpha] (symmetric), alpha a parameter, and spreads the grid over it.
+    """Clips to [0, alpha] (affine) or [-alpha, alpha] (symmetric), with a learned alpha, and fits the grid to that.
 
-    ``alpha_value`` is where alpha starts, whatever the data. Add ``regularization()`` to the loss to keep it small.
+    ``alpha_value`` is the initial alpha, independent of the data. Add ``regularization()`` to the loss to keep it
+    small.
     """
 
     TYPE = "pact"
@@ -32,7 +33,7 @@ class PACT(Quantizer):
         self.alpha = nn.Parameter(torch.tensor([float(start)]))
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-        """The range that was measured plays no part."""
+        """Set the grid from alpha; the measured range is ignored."""
         super().set_range(*self._range(), x)
 
     def _range(self) -> tuple[Tensor, Tensor]:
@@ -45,11 +46,11 @@ class PACT(Quantizer):
         return torch.maximum(torch.minimum(x, upper), lower)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Those of the grid over the clipped range as it is now."""
+        """Scale and zero point of the grid over the current clipped range."""
         return choose_scale(*self._range(), self.code)
 
     def snap(self, x: Tensor) -> Tensor:
-        """As every quantizer; with a gradient to alpha where gradients are wanted."""
+        """As for every quantizer, with a gradient to alpha if gradients are enabled."""
         if not torch.is_grad_enabled():
             return super().snap(x)
         wide = compute_dtype(x.dtype)
@@ -69,7 +70,7 @@ class PACT(Quantizer):
 
 
 def _snap_composed(x: Tensor, alpha: Tensor, scale: Tensor, two_sided: bool) -> Tensor:
-    """What ``_Clipped`` computes, of operators that have these gradients themselves, for compilers."""
+    """The function of ``_Clipped``, composed of operators with the same gradients, for compilers."""
     lower = -alpha if two_sided else torch.zeros_like(alpha)
     v = torch.where(x >= alpha, alpha, torch.where(x <= lower, lower, x)) / scale
     return (v + (v.round() - v).detach()) * scale  # the number rounded, with the gradient of v
@@ -78,8 +79,8 @@ def _snap_composed(x: Tensor, alpha: Tensor, scale: Tensor, two_sided: bool) -> 
 class _Clipped(torch.autograd.Function):
     """Clip and snap at once: the ends of the clip are points of the grid.
 
-    The gradient of alpha is that of every value it clips (eq. 3), the other way where -alpha does. The input is kept
-    for that, which costs nothing after an activation function, as that keeps it too.
+    The gradient of alpha is the sum over the values it clips (eq. 3), with opposite sign for those clipped at -alpha.
+    The input is kept for that, which costs nothing after an activation function that keeps it too.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Kernels of a quantizer, prepared once for each kind of tensor: a training step of a small network is host time."""
+"""Kernels of a quantizer, prepared once for each kind of tensor, because small networks are limited by host time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class PreparedKernels(dict[Any, Any]):
         return PreparedKernels, ()
 
     def snap(self, quantizer: Quantizer, x: Tensor, rectify: bool = False) -> Tensor | None:
-        """``quantizer.snap(x)`` with kernels that are kept for tensors of this kind; None where there are none.
+        """``quantizer.snap(x)`` with the prepared kernels for tensors of this kind; None if there are none.
 
-        With ``rectify`` of ``relu(x)``. Nothing is looked up here that was looked up before.
+        With ``rectify``, of ``relu(x)``. Kernels are looked up only once per kind.
         """
         learned, fixed = quantizer._parameters, quantizer._buffers  # attributes would cost a search each
         scale: Any = learned["scale"] if "scale" in learned else fixed["scale"]

@@ -1,8 +1,8 @@
-"""Large quantized activations are computed again in the backward pass, instead of being kept for it.
+"""Large quantized activations are recomputed in the backward pass instead of being kept for it.
 
-An operator keeps what it reads: a convolution behind a quantizer keeps the quantized activation, while the quantizer
-and the activation function before it keep the float one. The first follows from the second in one pass over memory.
-So for operators that read a large one, ``recompute_input`` keeps the float activation and the grid in its place.
+An operator keeps its input: a convolution after a quantizer keeps the quantized activation, while the quantizer and the
+activation function before it keep the float one. The first can be computed from the second in one pass over memory. So
+for operators with a large input, ``recompute_input`` keeps the float activation and the grid instead.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Kept:
 
     @classmethod
     def of(cls, *tensors: Tensor) -> Kept:
-        """These tensors, and their versions now; their memory is shared."""
+        """Keep these tensors and their current versions; their memory is shared."""
         held = tuple([tensor.detach() for tensor in tensors])
         return cls(held, tuple([tensor._version for tensor in held]))
 
     def get(self) -> tuple[Tensor, ...]:
-        """The tensors, where they have not been changed since."""
+        """The tensors; an error if they have been changed since."""
         if any(
             tensor._version != version for tensor, version in zip(self.tensors, self.versions, strict=True)
         ):
@@ -53,7 +53,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a quantized activation was made: ``snap(x, scale, zero_point)``."""
+    """How a quantized activation was computed: ``snap(x, scale, zero_point)``."""
 
     snap: Snap
     inputs: Kept
@@ -68,7 +68,7 @@ _recipes: dict[int, tuple[weakref.ref[Tensor], Recipe]] = {}  # of activations t
 
 
 def remember_recipe(y: Tensor, snap: Snap, x: Tensor, scale: Tensor, zero_point: Tensor) -> None:
-    """Note how ``y`` was made, for as long as it is alive."""
+    """Store how ``y`` was computed, as long as ``y`` is alive."""
     key = id(y)
 
     def forget(_: Any) -> None:
@@ -78,9 +78,9 @@ def remember_recipe(y: Tensor, snap: Snap, x: Tensor, scale: Tensor, zero_point:
 
 
 def recompute_input(x: Tensor) -> contextlib.AbstractContextManager[Any] | None:
-    """Hooks under which an operator does not keep ``x``; None where it is not a large quantized activation.
+    """Hooks under which an operator does not keep ``x``; None if ``x`` is not a large quantized activation.
 
-    Also None where other hooks are active, such as those of checkpointing: what they do comes first.
+    Also None if other hooks are active, such as those of checkpointing, which take precedence.
     """
     if not _recipes:
         return None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
 
-# What a quantizer of the old toolkit overrode; registered as it is, such a class would quantize as if it had not.
+# Methods that quantizers of the old toolkit override; here they would silently have no effect.
 OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
 
 QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")

@@ -1,4 +1,4 @@
-"""The plain quantizer: the measured range decides the grid."""
+"""The plain quantizer: the measured range determines the grid."""
 
 from __future__ import annotations
 

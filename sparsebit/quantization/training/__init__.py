@@ -1,1 +1,1 @@
-"""What quantization-aware training needs beside ordinary training."""
+"""What quantization-aware training needs in addition to ordinary training."""

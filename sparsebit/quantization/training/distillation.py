@@ -1,4 +1,4 @@
-"""Distillation: the model in training is pulled towards the float model it came from."""
+"""Distillation: the model in training learns from the float model it was made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.errors import SparsebitError
 
 
 class Distillation:
-    """Pulls the model that is being trained towards the float one it came from (Hinton et al., arXiv 1503.02531).
+    """Adds the distance to the original float model to the training loss (Hinton et al., arXiv 1503.02531).
 
     ``folded`` says whether its batch norms were folded already, so that loading builds the same graph again.
     """
@@ -34,13 +34,13 @@ class Distillation:
         self._pending: tuple[Tensor, Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what the last forward left, which belongs to its backward pass and cannot be copied."""
+        """The state, without the results of the last forward pass, which cannot be copied."""
         return {**vars(self), "_pending": None}
 
     def see(
         self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
     ) -> None:
-        """Remember the results of the student, and run the teacher on the same inputs."""
+        """Store the outputs of the student, and run the teacher on the same inputs."""
         if device is not None and any(
             tensor.device != device for tensor in (*self.teacher.parameters(), *self.teacher.buffers())
         ):  # only then: torch 2.11 does not compile Module.to
@@ -51,7 +51,7 @@ class Distillation:
         self._pending = (student, teacher)
 
     def mix(self, loss: Tensor) -> Tensor:
-        """``loss`` of the last forward, mixed with its distance to the teacher."""
+        """``loss`` of the last forward pass, mixed with the distance to the teacher."""
         if self._pending is None:
             raise SparsebitError(
                 "distill() needs the outputs of a forward",

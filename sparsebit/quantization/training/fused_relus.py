@@ -1,7 +1,7 @@
-"""ReLUs computed by the kernels of the quantizers behind them: a GPU then reads and writes an activation once less.
+"""ReLUs computed by the kernels of the quantizers after them: this saves a GPU one read and write of an activation.
 
-The graph stays as it is, with its ReLUs. For the time of a forward its module runs other code, in which a quantizer
-gets what the ReLU would have read, and is told so.
+The graph keeps its ReLUs. During a forward pass its module runs other code, in which a quantizer gets the input of the
+ReLU and a flag to apply it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ USED = True  # False leaves every ReLU an operator of its own; replaced in bench
 
 
 class FusedRelus:
-    """The code of a graph with its ReLUs in the quantizers, written once for each code that the graph has."""
+    """The code of a graph with its ReLUs in the quantizers, generated once for each version of the graph's code."""
 
     def __init__(self) -> None:
         self._code: str | None = None  # that of the graph
@@ -37,7 +37,7 @@ class FusedRelus:
 
     @contextlib.contextmanager
     def applied(self, gm: GraphModule) -> Iterator[None]:
-        """Inside the block the module runs the fused code, where it is on a GPU and has no hooks on these parts."""
+        """Inside the block the module runs the fused code, if it is on a GPU and these parts have no hooks."""
         if not (USED and snapping.USE_KERNELS and AVAILABLE):
             yield
             return
@@ -86,7 +86,7 @@ def _forward_of(graph: Graph, pairs: list[tuple[Node, Node]]) -> Callable[..., A
 
 
 def runs_kernels(quantizer: Quantizer) -> bool:
-    """Whether a quantizer is where kernels run."""
+    """Whether a quantizer is on a device with kernels."""
     return quantizer.scale.is_cuda
 
 

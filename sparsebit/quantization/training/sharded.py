@@ -1,4 +1,4 @@
-"""Models whose parameters FSDP has divided over processes (``fully_shard``): trained as they are, saved together."""
+"""Models whose parameters FSDP has divided over processes (``fully_shard``): saved by all processes together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.processes import is_distributed
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether some parameter is held in parts by several processes."""
+    """Whether some parameter is divided among several processes."""
     if not is_distributed():
         return False
     from torch.distributed.tensor import DTensor
@@ -20,7 +20,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict with whole tensors; of a divided model, every process must ask for it at the same time."""
+    """The state dict with complete tensors; for a divided model, all processes must call this at the same time."""
     state: dict[str, Any] = module.state_dict()
     if not is_sharded(module):
         return state
@@ -30,7 +30,7 @@ def full_state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def require_unsharded(module: nn.Module, what: str) -> None:
-    """Refuse a divided model for work that needs every number of it here."""
+    """Raise an error for a divided model, for work that needs complete parameters."""
     if is_sharded(module):
         raise SparsebitError(
             f"{what} needs complete parameters, and this model is divided among several processes",

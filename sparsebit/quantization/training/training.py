@@ -1,4 +1,4 @@
-"""Quantization-aware training: what ``init_QAT`` sets up beside ordinary training, and how it is saved."""
+"""Quantization-aware training: what ``init_QAT`` adds to ordinary training, and how it is saved."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ObserverMode = Literal["freeze", "update"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
-    """What ``init_QAT`` was told, as it is saved.
+    """The options of ``init_QAT``, in the form that is saved.
 
     Attributes:
         freeze: whether batch norms stay in evaluation mode.
-        following: the quantizers whose ranges follow what they see.
+        following: the quantizers whose ranges follow their inputs.
         held: the parameters without a gradient.
-        distill, temperature: of distillation; None where there is none.
-        folded: whether batch norm was folded already in the model that is distilled from.
+        distill, temperature: of distillation; None if there is none.
+        folded: whether batch norm is already folded in the teacher.
     """
 
     freeze: bool
@@ -53,12 +53,12 @@ class TrainingState:
 
 
 class Training:
-    """What training of a quantized model was told.
+    """The settings of training a quantized model.
 
     Attributes:
         started: whether ``init_QAT`` was called.
         frozen_norms: whether batch norms stay in evaluation mode.
-        distillation: the float model that is distilled from, if asked for.
+        distillation: the teacher, if requested.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Training:
         distill: float,
         temperature: float,
     ) -> None:
-        """Switch quantization on, and set up what was asked for; see ``QuantModel.init_QAT``."""
+        """Switch quantization on, and set up the requested options; see ``QuantModel.init_QAT``."""
         if batch_norm not in ("leave", "freeze", "fold") or observers not in ("freeze", "update"):
             raise SparsebitError(
                 "init_QAT does not have this option",
@@ -112,7 +112,7 @@ class Training:
         qmodel.train(qmodel.training)
 
     def settle(self, qmodel: QuantModel) -> None:
-        """Stop batch norms and followed ranges from moving, for the last part of training."""
+        """Freeze batch norms and followed ranges for the last part of training."""
         for quantizer in qmodel.quantizers.values():
             quantizer.following = False
         self.frozen_norms = True
@@ -125,7 +125,7 @@ class Training:
                 module.eval()
 
     def state(self, qmodel: QuantModel) -> TrainingState:
-        """What was told; the teacher's tensors are saved by the caller."""
+        """The options; the teacher's tensors are saved by the caller."""
         taught = self.distillation
         return TrainingState(
             freeze=self.frozen_norms,
@@ -139,7 +139,7 @@ class Training:
     def load_state(
         self, qmodel: QuantModel, state: TrainingState, teacher: QuantGraph | None, *, started: bool
     ) -> None:
-        """Go on as ``state`` says, with the teacher that was loaded for it."""
+        """Restore the options, with the loaded teacher."""
         self.started, self.frozen_norms = started, state.freeze
         for name, quantizer in qmodel.quantizers.items():
             quantizer.following = name in state.following

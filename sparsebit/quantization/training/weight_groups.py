@@ -1,4 +1,4 @@
-"""The weights of a model snapped together before each forward on a GPU, where one by one is mostly launching."""
+"""Snap the weights of a model together before each forward pass on a GPU, to save kernel launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsebit.numerics import snapping
 from sparsebit.quantization.modules.qmodules import QuantOpr
 from sparsebit.quantization.quantizers import Quantizer
 
-LARGEST = 2**22  # numbers of one weight: a larger one has enough work for a launch of its own
+LARGEST = 2**22  # numbers of one weight: a larger one has enough work for its own launch
 # Numbers of one group: about the bucket of DistributedDataParallel, which sends gradients while others are computed.
 GROUP = 2**23
 
@@ -24,7 +24,7 @@ Found = tuple[Tensor, Quantizer, Tensor]  # a weight, its quantizer, and the sca
 
 
 class WeightGroups:
-    """Finds which weights of a graph can be snapped together, and does it for the time of a forward.
+    """Finds which weights of a graph can be snapped together, and snaps them before a forward pass.
 
     Those are weights on CUDA with symmetric integer grids whose quantizer does nothing else than snap.
     """
@@ -35,7 +35,7 @@ class WeightGroups:
 
     @contextlib.contextmanager
     def snapped(self, gm: nn.Module) -> Iterator[None]:
-        """Inside the block, quantizers of weights have their result ready where that was possible."""
+        """Inside the block, quantizers of weights have their results precomputed where possible."""
         if not (snapping.USE_KERNELS and AVAILABLE):
             yield
             return
@@ -69,7 +69,7 @@ class WeightGroups:
         return list(found.values())
 
     def _grouped(self, found: list[Found]) -> list[tuple[slice, WeightGroup]]:
-        """Groups of consecutive weights, as slices of what was found."""
+        """Groups of consecutive weights, as slices of the found ones."""
         key = tuple(
             [
                 (id(q), w.shape, w.stride(), w.dtype, w.get_device(), scale.shape, scale.requires_grad)
@@ -86,7 +86,7 @@ def _is_plain(quantizer: Quantizer) -> bool:
 
 
 def _divide(found: list[Found]) -> list[tuple[slice, WeightGroup]]:
-    """Cut into groups that the kernels cover; weights between them stay alone."""
+    """Divide into groups that the kernels support; weights between them are snapped alone."""
     groups: list[tuple[slice, WeightGroup]] = []
     members: list[Member] = []
     kind: Any = None

@@ -80,7 +80,7 @@
     if (row) {
       const link = document.createElement("a");
       link.href = `#layer-${row.id.slice(4)}`;
-      link.textContent = "its numbers";
+      link.textContent = "show its numbers";
       words.append(" · ", link);
     }
     if (scroll) {

@@ -1,4 +1,4 @@
-"""Which channels of a model can be removed, and what has to be removed with each: channel groups."""
+"""Channel groups: which channels of a model can be removed, and what must be removed with each."""
 
 from sparsebit.sparse.channels.find import find_groups
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Role, Slice, mask_tensors

@@ -29,16 +29,16 @@ def find_groups(
     whole_heads: bool = True,
     prune_outputs: Callable[[str], bool] = lambda layer: False,
 ) -> ChannelGroups:
-    """Which channels can be removed from a captured model, and what has to be removed with each.
+    """Which channels can be removed from a captured model, and what must be removed with each.
 
-    Every tensor gets labels that say which channels its elements belong to; operators tie labels together, and
-    the classes that come out are the channels. Linear in the size of the graph; the weights are not touched.
+    Every tensor gets labels that say which channels its elements belong to; operators tie labels together, and the
+    resulting classes are the channels. The time is linear in the size of the graph; weights are not read.
 
     Args:
         gm: a captured model with recorded shapes.
         keep: fnmatch patterns on layer names; these layers keep all their output channels.
         whole_heads: remove complete attention heads; False removes the same dims of every head instead.
-        prune_outputs: whether a layer, by its name, may lose channels that are results of the model.
+        prune_outputs: a function from a layer's name to whether it may lose channels that are outputs of the model.
     """
     trace = trace_labels(gm, whole_heads=whole_heads)
     _freeze_outputs(trace, prune_outputs)
@@ -65,7 +65,7 @@ def _freeze_outputs(trace: Trace, prune: Callable[[str], bool]) -> None:
 
 
 def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
-    """Layers whose weight is computed by something that cannot be followed: they belong to no group, but are listed."""
+    """Layers whose weight is computed in a way that cannot be followed: they belong to no group, but are listed."""
     names = {group.name for group in groups}
     for name, call in trace.calls.items():
         weight, value = call.arguments.get(call.spec.weight or ""), trace.values[name]
@@ -82,7 +82,7 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
 
 
 def _stop_before(trace: Trace, node: Node) -> str | None:
-    """Why the labels of what a node is computed from were lost, at the nearest place."""
+    """The nearest place before a node where labels were lost, and why."""
     found = [node]
     for one in found:  # grows while it is read
         if one.name in trace.stops:
@@ -118,7 +118,7 @@ def _group(trace: Trace) -> tuple[Group, ...]:
 
 
 def _signatures(trace: Trace, classes: Classes) -> tuple[Array, Array]:
-    """int64 [labels] equal for classes that live in the same places, and which classes any layer makes."""
+    """int64 [labels], equal for classes in the same places, and which classes are computed by a layer."""
     generator, roots = np.random.default_rng(0), trace.roots.numpy()
     signature = np.zeros(trace.sets.size, dtype=np.int64)
     made, used = np.zeros((2, trace.sets.size), dtype=bool)
@@ -185,7 +185,7 @@ def _build(
 
 
 def _in_order(groups: Array) -> list[int]:
-    """The different groups, in the order in which they come; mostly there is one. What is in none has -1."""
+    """The distinct groups in order of appearance; usually one. Elements without a group have -1."""
     if len(groups) and bool((groups == groups[0]).all()):
         return [int(groups[0])] if groups[0] >= 0 else []
     return [group for group in dict.fromkeys(groups.tolist()) if group >= 0]

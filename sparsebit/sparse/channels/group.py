@@ -1,4 +1,4 @@
-"""What can be removed from a model: groups of channels, and where each channel lives in the model's tensors."""
+"""What can be removed from a model: groups of channels, and the positions of each channel in the model's tensors."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Role = Literal["output", "input", "scale", "state"]
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Where a group's channels live in one tensor.
+    """The positions of a group's channels in one tensor.
 
     Position ``index[i]`` along ``axis`` belongs to channel ``channel[i]``; one channel may own many positions (a head
     owns its dims, a channel before a flatten owns its pixels).
 
     Args:
         tensor: qualified name of the parameter or buffer in the graph ("layer1.0.conv1.weight").
-        role: "output" where the layer makes the channels, "input" where it reads them, "scale" for the factors
+        role: "output" if the layer computes the channels, "input" if it reads them, "scale" for the factors
             of a norm, "state" for biases, shifts and running statistics.
-        rows: only these rows (start, stop) of axis 0 hold the positions: a grouped convolution reads other
-            channels in every group. None means all.
+        rows: only these rows (start, stop) of axis 0 hold the positions: a grouped convolution reads different channels
+        in every group. None means all.
     """
 
     tensor: str
@@ -43,7 +43,7 @@ class Slice:
     rows: tuple[int, int] | None = None
 
     def take(self, tensor: Tensor) -> Tensor:
-        """What each position holds, [n, elements]: sum over dim 1 for a norm, scatter by ``channel`` for scores.
+        """The elements of each position, [n, elements]: sum over dim 1 for a norm, scatter by ``channel`` for scores.
 
         Example:
             >>> where = Slice("w", 1, torch.tensor([0, 2]), torch.tensor([0, 1]), "input")
@@ -71,12 +71,12 @@ class Group:
 
     Args:
         name: the first layer that makes the channels; stable and unique.
-        channels: how many can be decided one by one.
-        blocks: int64 [channels] or None; where it is set, every block must lose the same number of channels. Blocks
-            differ in size where one also holds channels that no layer makes, such as padding.
+        channels: how many can be chosen separately.
+        blocks: int64 [channels] or None; if set, every block must lose the same number of channels. Blocks differ in
+        size if one also holds channels that no layer computes, such as padding.
         slices: every place in a parameter or buffer that holds channels.
-        producers: the layers that make them, in graph order.
-        nodes: the graph nodes whose results carry them.
+        producers: the layers that compute them, in graph order.
+        nodes: the graph nodes whose results contain them.
         frozen: why none of them can be removed (the operator and its place), or None.
     """
 
@@ -89,7 +89,7 @@ class Group:
     frozen: str | None = None
 
     def check(self, kept: Tensor) -> None:
-        """Raise ``GraphError`` unless ``kept`` (bool [channels]) is a choice this group allows."""
+        """Raise ``GraphError`` unless this group allows the choice ``kept`` (bool [channels])."""
         where = f"channel group {self.name!r}"
         if kept.dtype != torch.bool or tuple(kept.shape) != (self.channels,):
             raise GraphError(
@@ -123,7 +123,7 @@ class Group:
 class ChannelGroups(Sequence[Group]):
     """The groups of one graph, in the order their first producers run.
 
-    ``hash`` names the graph they were found in; ``trace`` holds the labels behind them, which shrinking reads.
+    ``hash`` identifies their graph; ``trace`` has the labels from which they were made, which shrinking reads.
     """
 
     groups: tuple[Group, ...]
@@ -177,10 +177,10 @@ class ChannelGroups(Sequence[Group]):
 def mask_tensors(
     groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> dict[str, Tensor]:
-    """Bool masks of the tensors that lose something, each of its tensor's shape: False where a channel is removed.
+    """Bool masks of the tensors that lose channels, in the shapes of the tensors: False where a channel is removed.
 
     The model multiplied by them computes what the shrunk model computes. Groups not named in ``kept`` stay. Without
-    ``prune_bias`` the biases of linear layers and convolutions stay, and so does what reads the channels.
+    ``prune_bias``, the biases of linear layers and convolutions stay, and so do the weights that read the channels.
     """
     biases = {str(call.bias_name) for call in groups.trace.calls.values() if has_own_bias(call)}
     stays = set() if prune_bias else set(map(groups.trace.canonical, biases))
@@ -200,5 +200,5 @@ def mask_tensors(
 
 
 def has_own_bias(call: OpCall) -> bool:
-    """Whether a layer multiplies by a weight and adds a bias, both parameters: what PRUNE_BIAS is about."""
+    """Whether a layer multiplies by a weight and adds a bias, both parameters; PRUNE_BIAS concerns such layers."""
     return call.spec.channels in ("linear", "convolution") and bool(call.weight_name and call.bias_name)

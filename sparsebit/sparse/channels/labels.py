@@ -29,7 +29,7 @@ class Family:
         return self.labels.reshape(thin).expand(shape)
 
     def along(self, dims: tuple[int, ...]) -> Tensor:
-        """Labels over ``dims`` in this order; along any other dim the first position stands for all."""
+        """Labels over ``dims`` in this order; along any other dim, the first position represents all."""
         labels = self.labels
         for axis in reversed(range(len(self.dims))):
             if self.dims[axis] not in dims:
@@ -48,11 +48,11 @@ class Family:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """All labels of one tensor: an element lives as long as its labels in every layer do.
+    """All labels of one tensor: an element is kept if its labels in all families are kept.
 
     Args:
         zero: whether the elements of a removed channel would be zero if its parameters were.
-        wild: a constant fill made in the graph, which can be made in any other size as well.
+        wild: a constant fill created in the graph, which could also be created in another size.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Labels:
 
 
 def layer_of(labels: Tensor) -> Family:
-    """Find the dims along which full labels vary at all, and keep only those."""
+    """Find the dims along which full labels vary, and keep only those."""
     dims = list(range(labels.dim()))
     if not labels.numel():
         return Family((), torch.zeros((), dtype=torch.int64))  # of an empty tensor; it is never read
@@ -84,7 +84,7 @@ def layer_of(labels: Tensor) -> Family:
 
 
 def reshape_layer(layer: Family, old: tuple[int, ...], new: tuple[int, ...]) -> Family:
-    """The layer after a reshape; a dim that survives as it is costs nothing."""
+    """The family after a reshape; unchanged dims cost nothing."""
     if len(layer.dims) == 1:
         (dim,) = layer.dims
         before = math.prod(old[:dim])

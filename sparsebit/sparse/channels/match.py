@@ -1,4 +1,4 @@
-"""Bring two operands together: channels that meet element by element, or are summed over, are removed together."""
+"""Match two operands: channels that are combined element by element, or summed over, are removed together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Operand:
         return self.extents.get(letter, 1) > 1
 
     def zero_at(self, layer: Family) -> bool:
-        """Whether it is zero where a channel of this layer is removed; not if it is broadcast along the layer."""
+        """Whether it is zero where a channel of this family is removed; not if it is broadcast along that."""
         return self.zero and all(map(self.wide, layer.dims))
 
 
@@ -37,9 +37,9 @@ def operand(trace: Trace, value: Labels, letters: Sequence[int], node: object = 
 
 
 def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: Sequence[int] = ()) -> Operand:
-    """Tie the labels of two operands along the letters they share; the result carries the layers of both.
+    """Tie the labels of two operands along shared letters; the result has the families of both.
 
-    A letter along which one operand is wide but has no labels must keep its size in the other. Where a layer
+    A letter along which one operand is wider than one but has no labels must keep its size in the other. Where a layer
     varies along more letters than the one it meets, it keeps those it shares if they are summed over, and
     otherwise the others: a scale for the dims of a head leaves the heads removable.
     """
@@ -54,7 +54,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
             continue
         best, common = _partner(trace, a, right.layers, matched)
         if best is None:
-            left.layers[i] = trace.pin(a, shared, f"{reason} meets a tensor whose size is fixed")
+            left.layers[i] = trace.pin(a, shared, f"{reason} combines it with a tensor of fixed size")
             continue
         b = right.layers[best]
         rest = [letter for letter in (*a.dims, *b.dims) if letter not in common]
@@ -72,7 +72,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
         if j not in matched:
             b = trace.simplify(b)
             fixed = [letter for letter in b.dims if left.wide(letter)]
-            right.layers[j] = trace.pin(b, fixed, f"{reason} meets a tensor whose size is fixed")
+            right.layers[j] = trace.pin(b, fixed, f"{reason} combines it with a tensor of fixed size")
     layers = [*left.layers, *(b for j, b in enumerate(right.layers) if j not in matched)]
     extents = left.extents | right.extents
     return Operand([layer for layer in layers if layer.dims], extents)
@@ -81,7 +81,7 @@ def match(trace: Trace, left: Operand, right: Operand, reason: str, *, summed: S
 def sum_product(
     trace: Trace, operands: Sequence[Operand], summed: Sequence[int], reason: str
 ) -> list[Family]:
-    """The layers left after summing the product of operands over letters.
+    """The families left after summing the product of operands over letters.
 
     A removed channel must contribute nothing to the sum. A layer that also varies along other letters (heads and
     their dims) gives up one or the other.
@@ -99,17 +99,17 @@ def sum_product(
         if not gone:
             left.append(layer)
         elif not any(one.zero_at(layer) for one in operands):
-            trace.pin(layer, gone, f"{reason} sums what would not be zero for a removed channel")
+            trace.pin(layer, gone, f"{reason} sums values that would not be zero for a removed channel")
     return [layer for layer in left if layer.dims]
 
 
 def alive(trace: Trace, value: Operand) -> list[Family]:
-    """The layers that still vary."""
+    """The families that still vary."""
     return [layer for layer in map(trace.simplify, value.layers) if layer.dims]
 
 
 def product_is_zero(operands: Sequence[Operand], layers: Sequence[Family]) -> bool:
-    """Whether the product of operands is zero where a channel of any of these layers is removed."""
+    """Whether the product of operands is zero where a channel of any of these families is removed."""
     return all(any(one.zero_at(layer) for one in operands) for layer in layers)
 
 
@@ -135,7 +135,7 @@ def _partner(
 
 
 def _rest_is_free(a: Family, b: Family, common: Sequence[int], left: Operand, right: Operand) -> bool:
-    """Whether the letters beyond the common ones can vary: the other operand is not wide there."""
+    """Whether letters that are not common can vary: the other operand has size one there."""
     mine = [letter for letter in a.dims if letter not in common]
     theirs = [letter for letter in b.dims if letter not in common]
     if mine and theirs:

@@ -13,7 +13,7 @@ from sparsebit.sparse.channels.trace import Blocks, Trace, distinct_layers, labe
 
 
 def solve(trace: Trace) -> None:
-    """Tie labels until whatever is removed leaves every tensor rectangular; then fix the classes."""
+    """Tie labels until every possible removal leaves all tensors rectangular; then fix the classes."""
     crossed = [
         (name, layer)
         for name, value in trace.values.items()
@@ -39,7 +39,7 @@ def solve(trace: Trace) -> None:
 
 
 def live_blocks(trace: Trace) -> list[tuple[Tensor, Tensor]]:
-    """The balance that is still to be kept: classes [n], each once, and the block [n] each belongs to."""
+    """The balance that must still be kept: classes [n], each once, and the block [n] of each."""
     found = []
     for constraint in trace.blocks:
         classes = trace.sets.find(constraint.labels)
@@ -81,7 +81,7 @@ def _tie(trace: Trace, constraint: Blocks) -> bool:
 
 
 def _is_even(classes: Tensor, block: Tensor) -> bool:
-    """Whether every block holds the same classes as often, so that the counts are always equal."""
+    """Whether all blocks hold the same classes equally often, so that the counts are always equal."""
     table = classes.reshape(int(block.max()) + 1, -1).sort(1).values
     return bool((table == table[:1]).all())
 
@@ -105,7 +105,7 @@ def _unique(classes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _freeze_whole_tensors(trace: Trace) -> None:
-    """A class that all of a tensor belongs to cannot be removed: the tensor would be empty."""
+    """A class that covers a complete tensor cannot be removed: the tensor would be empty."""
     for layer, names in distinct_layers(trace.values).values():
         simple = trace.simplify(layer)
         if not simple.dims:
@@ -153,7 +153,7 @@ def frozen_classes(trace: Trace) -> Tensor:
 def find_reasons(trace: Trace) -> Callable[[Tensor], str | None]:
     """Why some classes are frozen: the first reason of the first of them that is.
 
-    What pinned a class says more than that all of a tensor depends on it.
+    The reason for pinning a class says more than that a complete tensor depends on it.
     """
     reason_of = torch.full((trace.sets.size,), -1)
     for number in reversed(range(len(trace.frozen))):

@@ -1,4 +1,4 @@
-"""Everything known about the labels of a graph while it is walked, and what may be done to them."""
+"""The labels of a graph during its traversal, and the operations on them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparsebit.sparse.channels.union import UnionFind
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """The labels along one axis of a parameter or buffer, who made them and what the axis is for."""
+    """The labels along one axis of a parameter or buffer, the layer they belong to, and the role of the axis."""
 
     tensor: str
     axis: int
@@ -73,17 +73,17 @@ class Trace:
         return held if held is not None else fetch_tensor(self.gm, name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a parameter or buffer, before anything is removed."""
+        """The shape of a parameter or buffer, before anything is removed."""
         return tuple(self._fetch(name).shape)
 
     def canonical(self, name: str) -> str:
-        """The first name of a tensor that the model holds under several."""
+        """The first name of a tensor that has several names in the model."""
         return self.aliases.get(name, name)
 
     def axis(
         self, name: str, axis: int, role: Role, layer: str | None = None, *, bare: bool = False
     ) -> Tensor:
-        """The labels along one axis of a tensor; made on the first request, whose role and layer stay."""
+        """The labels along one axis of a tensor; created on the first request, whose role and layer are kept."""
         name = self.canonical(name)
         found = self.axes.get((name, axis, 0))
         if found is None:
@@ -114,7 +114,7 @@ class Trace:
             self.axes[name, axis, 1 + rows[0]] = Axis(name, axis, labels, "input", layer, rows)
 
     def tensor(self, name: str) -> Labels:
-        """A parameter or buffer as a value: every axis that is wider than one has labels of its own."""
+        """A parameter or buffer as a value: every axis that is wider than one has its own labels."""
         held = self._fetch(name)
         parameter = isinstance(held, nn.Parameter)
         role: Role = "state" if not parameter else "output" if held.dim() > 1 else "scale"
@@ -128,7 +128,7 @@ class Trace:
     # Constraints
 
     def simplify(self, layer: Family) -> Family:
-        """The layer by classes, over the dims along which its classes still differ; itself if that is so."""
+        """The family by classes, over the dims along which its classes still differ; itself if nothing changes."""
         if layer.seen == self.sets.version:
             return layer
         simple = self._simplified(layer)
@@ -147,7 +147,7 @@ class Trace:
         return Family(tuple(dims), labels)
 
     def simple(self, value: Labels) -> list[Family]:
-        """The layers of a value that still vary."""
+        """The families of a value that still vary."""
         return [layer for layer in map(self.simplify, value.layers) if layer.dims]
 
     def pin(self, layer: Family, dims: Iterable[int], reason: str) -> Family:
@@ -167,7 +167,7 @@ class Trace:
         return simple
 
     def pinned(self, value: Labels, dims: Iterable[int], reason: str) -> list[Family]:
-        """The layers of a value that still vary, after ``pin``."""
+        """The families of a value that still vary, after ``pin``."""
         pinned = [self.pin(layer, dims, reason) for layer in self.simple(value)]
         return [layer for layer in pinned if layer.dims]
 
@@ -194,7 +194,7 @@ class Trace:
         return value
 
     def adopt(self, node: object, layers: tuple[Family, ...]) -> None:
-        """A constant fill takes the labels of what it meets, so that it is made in the size left."""
+        """A constant fill takes the labels of the tensor it is combined with, and is created in the remaining size."""
         assert isinstance(node, Node)
         value = self.labels_of(node)
         self.values[node.name] = Labels(value.shape, layers, zero=value.zero)

@@ -21,10 +21,10 @@ class UnionFind:
     def __init__(self) -> None:
         self._parent = np.arange(1024, dtype=np.int64)
         self.size = 0
-        self.version = 0  # how often classes were merged: what was looked up at this version still holds
+        self.version = 0  # how often classes were merged: lookups at this version are still valid
 
     def fresh(self, count: int) -> Tensor:
-        """New labels, each a class of its own: int64 [count]."""
+        """New labels, each its own class: int64 [count]."""
         start, self.size = self.size, self.size + count
         if self.size > len(self._parent):
             grown = np.arange(max(self.size, 2 * len(self._parent)), dtype=np.int64)
@@ -47,7 +47,7 @@ class UnionFind:
                 return
             self.version += 1
             a, b = a[apart], b[apart]
-            # Hook every larger root under the smallest root it is paired with; what lost the race comes round.
+            # Attach every larger root to the smallest root it is paired with; the rest is handled in the next round.
             np.minimum.at(self._parent, np.maximum(a, b), np.minimum(a, b))
 
     def roots(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Walk a graph once and give every tensor its labels."""
+"""Traverse a graph once and give every tensor its labels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _visit(trace: Trace, node: Node) -> object:
     try:
         chosen = _rule_for(call)
         if chosen is None:
-            return _give_up(trace, node, f"{why(call)} does not say which channels its result has")
+            return _give_up(trace, node, f"{why(call)} has no rule that says which channels its result has")
         return chosen(Visit(trace, call))
     except Stop as stopped:
         return _give_up(trace, node, str(stopped))
@@ -69,7 +69,7 @@ def _rule_for(call: OpCall) -> Rule | None:
 
 
 def _give_up(trace: Trace, node: Node, reason: str) -> object:
-    """Whatever reaches this node keeps its size, and its results carry no labels."""
+    """All inputs of this node keep their sizes, and its results have no labels."""
     trace.stops[node.name] = reason
     for source in node.all_input_nodes:
         trace.freeze(trace.values.get(source.name), reason)
@@ -80,7 +80,7 @@ def _give_up(trace: Trace, node: Node, reason: str) -> object:
 
 
 def _assign(trace: Trace, node: Node) -> object:
-    """A buffer takes a new value: from now on they belong together."""
+    """A buffer gets a new value: tie the labels of both."""
     target, value = (trace.labels_of(item) for item in node.args[:2])
     rank = len(target.shape)
     left = operand(trace, target, range(rank))

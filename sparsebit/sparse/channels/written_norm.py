@@ -1,4 +1,4 @@
-"""Find norms that a model writes out, by what a norm does: shifting or scaling its input changes nothing."""
+"""Find norms that are written out in a model, by their behaviour: shifting or scaling the input changes nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _STEPS = ("elementwise", "first_operand", "getitem")  # rules of operators that 
 
 
 def is_part_of_norm(trace: Trace, call: OpCall, dims: Sequence[int]) -> bool:
-    """Whether this is a statistic of a norm: its input meets it again, less its mean or divided by its spread.
+    """Whether this is a statistic of a norm: it is subtracted from its input, or its input is divided by it.
 
-    Only then do the remaining channels decide alone, as in a norm of the smaller width; any other statistic over
-    channels keeps all of them. ``dims`` are those that the statistic is over.
+    Only such a statistic may be computed over the remaining channels, as in a norm of the smaller width; with any
+    other, all channels are kept. ``dims`` are those that the statistic is over.
     """
     source = call.arguments["input"]
     if not isinstance(source, Node) or not call.arguments.get("keepdim"):
         return False
-    # what the norm may be of: the input, or what it is computed from by element
+    # possible inputs of the norm: the input, or what it is computed from element-wise
     starts: list[Node] = [source]
     while len(starts) < _MOST_STEPS and _goes_on(trace, starts[-1]):
         starts += [one for one in starts[-1].all_input_nodes if _same(one, source)][:1] or [starts[-1]]
@@ -45,7 +45,7 @@ def is_part_of_norm(trace: Trace, call: OpCall, dims: Sequence[int]) -> bool:
 
 
 def _meetings(trace: Trace, statistic: Node, source: Node) -> Iterator[Node]:
-    """Where the statistic, or what follows from it, meets a tensor of its input's shape."""
+    """Where the statistic, or a value computed from it, is combined with a tensor of its input's shape."""
     waiting, seen = [statistic], {statistic}
     while waiting:
         for user in waiting.pop().users:
@@ -59,14 +59,14 @@ def _meetings(trace: Trace, statistic: Node, source: Node) -> Iterator[Node]:
 
 
 def _is_invariant(trace: Trace, row: Tensor, start: Node, end: Node) -> bool:
-    """Whether shifting or scaling ``start`` leaves ``end`` as it is; tried on a row of numbers."""
+    """Whether shifting or scaling ``start`` leaves ``end`` unchanged; tested on a row of numbers."""
     plain, *others = (_evaluate(trace, end, {start: one}) for one in (row, row + 3, 3 * row))
     moved = not torch.allclose(plain, plain.flatten()[0])
     return moved and any(torch.allclose(plain, other, rtol=1e-2, atol=1e-3) for other in others)
 
 
 def _evaluate(trace: Trace, node: Node, known: dict[Node, Any]) -> Any:
-    """What a node gives where ``known`` is given; parameters as they are, and ones for any other tensor."""
+    """The result of a node for the ``known`` values; parameters are unchanged, any other tensor is ones."""
     if node in known:
         return known[node]
     info, call = node.meta.get("value"), bind(trace.gm, node) if node.op.startswith("call_") else None
@@ -88,7 +88,7 @@ def _evaluate(trace: Trace, node: Node, known: dict[Node, Any]) -> Any:
 
 
 def _goes_on(trace: Trace, node: Node) -> bool:
-    """Whether an operator works element by element, or picks one of several results."""
+    """Whether an operator works element by element, or selects one of several results."""
     call = bind(trace.gm, node) if node.op == "call_function" else None
     return call is not None and (call.spec.elementwise or call.spec.channels in _STEPS)
 

@@ -1,4 +1,4 @@
-"""What is removed: scores, budgets, costs, and the two kinds of pruner that put them together."""
+"""What is removed: scores, budgets, costs, and the two kinds of pruner that combine them."""
 
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner, require_channels
 from sparsebit.sparse.choose.from_config import make_pruner, runtime_latency

@@ -1,7 +1,7 @@
-"""How much is removed, and from which layers: per layer, over all layers together, or until a cost is met.
+"""How much is removed, and from which layers: per layer, over all layers together, or until a cost target is met.
 
 Every group of channels is a ladder of widths it may have: rounded, the same in every block, never empty. A choice is
-one rung per ladder; all ways of choosing only pick rungs.
+one rung per ladder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Ladder:
 
     Args:
         name: of the group.
-        order: int64 [channels], in the order of leaving.
-        removed: how many have left on each rung; starts with 0.
-        price: float64 [rungs - 1], the mean score of the channels that leave on each step; never falls.
-        ratio: the part that was asked to be removed.
-        fixed: whether the ratio was asked for this group itself, so that a choice over all groups leaves it alone.
+        order: int64 [channels], in the order of removal.
+        removed: how many are removed on each rung; starts with 0.
+        price: float64 [rungs - 1], the mean score of the channels that are removed on each step; never decreases.
+        ratio: the fraction requested to be removed.
+        fixed: whether the ratio was set for this group itself, so that a choice over all groups does not change it.
     """
 
     name: str
@@ -45,18 +45,18 @@ class Ladder:
         return len(self.order)
 
     def kept(self, rung: int) -> Tensor:
-        """Bool [channels]: what is there on a rung."""
+        """Bool [channels]: the channels that are kept on a rung."""
         flags = torch.ones(self.channels, dtype=torch.bool)
         flags[self.order[: self.removed[rung]]] = False
         return flags
 
     def rung_for(self, ratio: float) -> int:
-        """The rung whose width comes closest to what a ratio asks for; the wider of two."""
+        """The rung whose width is closest to a ratio; the wider of two."""
         asked = count_removed(self.channels, ratio)
         return min(range(len(self.removed)), key=lambda rung: (abs(self.removed[rung] - asked), rung))
 
     def part(self, rung: int) -> float:
-        """The part of the channels that is removed on a rung."""
+        """The fraction of the channels that is removed on a rung."""
         return self.removed[rung] / self.channels
 
 
@@ -73,8 +73,8 @@ def make_ladder(
 
     Args:
         name: of the group.
-        scores: [channels]; the lowest leave first, and the first among equals.
-        ratio: the part that is asked to be removed.
+        scores: [channels]; the lowest are removed first, and the first among equals.
+        ratio: the fraction requested to be removed.
         multiple: the number of channels that stay is a multiple of this.
         blocks: int64 [channels]; every block loses the same number.
         fixed: see ``Ladder``.
@@ -98,7 +98,7 @@ def make_ladder(
 
 
 def _leaving(scores: Tensor, blocks: Tensor | None) -> tuple[Tensor, int, int]:
-    """The channels in the order of leaving, how many leave together (one from every block), and how many can."""
+    """The channels in the order of removal, how many are removed together (one per block), and how many can be."""
     order = torch.sort(scores, stable=True).indices
     if blocks is None:
         return order, 1, len(order)
@@ -119,7 +119,7 @@ Step = tuple[int, int]  # index of a ladder, and the rung below
 
 
 def steps_by_price(ladders: Sequence[Ladder], most: float) -> list[Step]:
-    """Every step of the ladders that are not fixed, what matters least first: a choice over all layers together."""
+    """Every step of the ladders that are not fixed, the least important first: a choice over all layers together."""
     return sorted(_steps(ladders, most), key=lambda step: (float(ladders[step[0]].price[step[1] - 1]), step))
 
 
@@ -129,14 +129,14 @@ def steps_by_part(ladders: Sequence[Ladder], most: float) -> list[Step]:
 
 
 def _steps(ladders: Sequence[Ladder], most: float) -> Iterator[Step]:
-    """Those that leave every ladder at least the part that is not ``most``."""
+    """The steps that remove at most the fraction ``most`` of every ladder."""
     for index, ladder in enumerate(ladders):
         limit = -1 if ladder.fixed else count_removed(ladder.channels, most)
         yield from ((index, rung) for rung, gone in enumerate(ladder.removed) if 0 < gone <= limit)
 
 
 def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Rungs:
-    """What matters least in all groups, until the part ``ratio`` of their channels is removed, and not more."""
+    """Remove the least important channels of all groups, up to the fraction ``ratio`` of all channels."""
     rungs = _start(ladders)
     left = count_removed(sum(ladder.channels for ladder in ladders if not ladder.fixed), ratio)
     stuck: set[int] = set()  # a ladder whose next step is too long may not skip it
@@ -152,7 +152,7 @@ def choose_together(ladders: Sequence[Ladder], ratio: float, most: float) -> Run
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """What a target of cost came to."""
+    """The result of a cost target."""
 
     target: str  # params, macs or latency
     before: float  # of the model before pruning; seconds for latency
@@ -161,7 +161,7 @@ class Reached:
 
     @property
     def met(self) -> bool:
-        """Whether the cost came down as far as was asked."""
+        """Whether the cost was reduced as far as requested."""
         return self.after <= self.wanted
 
     def __str__(self) -> str:
@@ -179,12 +179,12 @@ def choose_for_cost(
     wanted: float,
     *,
     tries: int = 64,
-    what: str = "looking for what meets the target",
+    what: str = "searching for the channels that meet the target",
 ) -> tuple[Rungs, float]:
-    """As few of the ``steps``, in their order, as bring the cost down to ``wanted``; all of them if none do.
+    """The fewest ``steps``, in their order, that reduce the cost to ``wanted``; all of them if that is not enough.
 
-    ``cost`` is asked with what is kept in every group, about ``tries`` times. It should fall as more is removed. Where
-    it does so only roughly (latency), the result was measured twice to be low enough. Returns its cost too.
+    ``cost`` is called about ``tries`` times with the kept channels of every group. It should decrease as more is
+    removed. If it does so only roughly (latency), the result was measured twice to be low enough. Returns its cost too.
     """
 
     def choose(count: int) -> Rungs:
@@ -197,7 +197,7 @@ def choose_for_cost(
     unpruned = measure(0)
     if unpruned <= wanted:
         return choose(0), unpruned
-    short, enough = 0, [len(steps)]  # counts that were seen to do, the smallest last
+    short, enough = 0, [len(steps)]  # counts that were sufficient, the smallest last
     for _ in progress(range(tries - 1), what):
         if enough[-1] - short <= 1:
             break
@@ -207,7 +207,7 @@ def choose_for_cost(
         else:
             short = middle
     while (found := measure(enough[-1])) > wanted and len(enough) > 1:
-        enough.pop()  # it was luck
+        enough.pop()  # the measurement was lucky
     return choose(enough[-1]), found
 
 
@@ -217,7 +217,7 @@ def _start(ladders: Sequence[Ladder]) -> Rungs:
 
 
 def normalize(scores: Tensor, how: str) -> Tensor:
-    """Scores of one layer on a scale that layers share; none of it changes their order.
+    """Scores of one layer on a scale that layers share; their order does not change.
 
     Example:
         >>> normalize(torch.tensor([1.0, 3.0]), "mean")

@@ -1,4 +1,4 @@
-"""Choose channels, heads and hidden units to remove, with everything that is coupled to them."""
+"""Choose the channels, heads and hidden units to remove, with everything coupled to them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ChannelPruner(Pruner):
     cost: ChoiceCost = field(init=False)
     gates: frozenset[str] = field(init=False)
     unmoved: dict[str, str] = field(init=False, default_factory=dict)  # what the last choice could not change
-    reached: Reached | None = field(init=False, default=None)  # what the last choice for a target came to
+    reached: Reached | None = field(init=False, default=None)  # the result of the last choice for a target
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,7 +138,7 @@ class ChannelPruner(Pruner):
             measure,
             wanted,
             tries=LATENCY_TRIES if target == "latency" else 64,
-            what=f"looking for the {target}",
+            what=f"searching for the {target}",
         )
         self.reached = Reached(target=target, before=before, after=after, wanted=wanted)
         if not self.reached.met:
@@ -169,7 +169,7 @@ class ChannelPruner(Pruner):
             sparser = self.criterion(handles[0].strategy if handles else settings.STRATEGY)
             scores = score_group(group, sparser, tensors, evidence, settings.AGGREGATE, self.gates)
             if scores is None:
-                self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score here"
+                self.unmoved[group.name] = f"{type(sparser).__name__} finds nothing to score in this layer"
                 continue
             if settings.SCOPE == "global":
                 by_criterion = "none" if sparser.comparable else "mean"
@@ -191,7 +191,7 @@ class ChannelPruner(Pruner):
         return ladders
 
     def _refuse_frozen(self) -> None:
-        """Refuse a ratio that was set by hand but can remove none of the layer's channels."""
+        """Raise an error for a ratio that was set by hand but cannot remove any of the layer's channels."""
         acts = {handle.name for group in self.groups.free for handle in self._handles(group)}
         for group in self.groups.frozen():
             for handle in self._handles(group):
@@ -213,7 +213,7 @@ class ChannelPruner(Pruner):
 
 
 def require_channels(pruner: Pruner) -> ChannelPruner:
-    """The pruner of channels; an error where single weights are pruned."""
+    """The pruner of channels; an error if single weights are pruned."""
     if not isinstance(pruner, ChannelPruner):
         raise SparsebitError(
             "only channels have groups",
@@ -224,14 +224,14 @@ def require_channels(pruner: Pruner) -> ChannelPruner:
 
 
 def _find_gates(gm: CapturedModule) -> frozenset[str]:
-    """Factors and shifts of batch norms, which decide the size of a channel after the norm."""
+    """Factors and shifts of batch norms, which determine the magnitude of a channel after the norm."""
     calls = [bind(gm, node) for node in gm.graph.nodes if op_name(gm, node) == "batch_norm"]
     names = [name for call in calls if call is not None for name in (call.weight_name, call.bias_name)]
     return frozenset(name for name in names if name is not None)
 
 
 def _projections(gm: CapturedModule, groups: ChannelGroups) -> list[tuple[Group, Group]]:
-    """Of recurrent layers with a projection: the group of the hidden units, and that of what they are projected to."""
+    """For recurrent layers with a projection: the group of the hidden units, and that of the projected units."""
     held = {(where.tensor, where.axis): group for group in groups for where in group.slices}
     names = [
         f"{path}.{name}"

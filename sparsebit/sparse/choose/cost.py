@@ -1,4 +1,4 @@
-"""What a model would cost with some channels removed, without building it: parameters and multiply-accumulates."""
+"""The cost of a model with some channels removed, without building it: parameters and multiply-accumulates."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Kept = Mapping[str, Tensor]  # group name -> bool [channels]
 
 
 class ChoiceCost:
-    """Costs of a graph for any choice of channels: exact, from the sizes that are left."""
+    """Costs of a graph for any choice of channels, exact from the remaining sizes."""
 
     def __init__(self, gm: GraphModule, groups: ChannelGroups) -> None:
-        """Look at the graph once; ``params`` and ``macs`` then take microseconds a tensor.
+        """Analyse the graph once; ``params`` and ``macs`` then take microseconds per tensor.
 
-        Products of two activations (attention) take a plan more.
+        Products of two activations (attention) also need a plan.
         """
         self.gm, self.groups = gm, groups
         tensors = tensors_of(gm)
@@ -59,11 +59,11 @@ class ChoiceCost:
                 self.free.append((macs, call))
 
     def params(self, kept: Kept) -> int:
-        """Parameter elements that are left, shared ones once."""
+        """Remaining parameter elements, shared ones once."""
         return sum(self._size(name, kept) for name in self.parameters)
 
     def macs(self, kept: Kept) -> int:
-        """Multiply-accumulates that are left, at the sizes of the example inputs."""
+        """Remaining multiply-accumulates, at the sizes of the example inputs."""
         if not self.shapes_known:
             raise SparsebitError(
                 "multiply-accumulates depend on the sizes of the inputs, and none are known",

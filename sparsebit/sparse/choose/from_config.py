@@ -1,4 +1,4 @@
-"""The pruner and the clock that a config asks for."""
+"""The pruner and the clock for a config."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_pruner(
 
 
 def runtime_latency(example: Call) -> Latency:
-    """The clock of ``TARGET: latency`` where the user gives none: seconds in ONNX Runtime, on one thread."""
+    """The default clock of ``TARGET: latency``: seconds in ONNX Runtime, on one thread."""
     from sparsebit.analysis.latency import RuntimeClock
 
     return RuntimeClock(

@@ -1,7 +1,7 @@
-"""Which weights stay, from their scores: exact counts, N of every M, and blocks. True stays.
+"""Which weights are kept, by their scores: exact counts, N of every M, and blocks. True is kept.
 
-Ties are broken by position: of equal scores the first are removed, so that counts are exact in a tensor of equal
-numbers too.
+Ties are broken by position: of equal scores, the first are removed, so that counts are exact even in a tensor of equal
+numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparsebit.errors import SparsebitError
 
 
 class ScoreError(SparsebitError):
-    """Scores that cannot be put in order."""
+    """Scores that cannot be sorted."""
 
 
 def count_removed(total: int, ratio: float) -> int:
-    """How many of ``total`` are removed: the part rounded down, without the noise of binary fractions.
+    """How many of ``total`` are removed: the fraction rounded down, without binary rounding errors.
 
     Example:
         >>> count_removed(64, 0.5), count_removed(100, 0.29), count_removed(3, 0.5)
@@ -63,7 +63,7 @@ def keep_highest_together(scores: Mapping[str, Tensor], removed: int) -> dict[st
 
 
 def keep_n_of_m(scores: Tensor, n: int, m: int, axis: int) -> Tensor:
-    """In every run of ``m`` neighbours along ``axis`` the ``n`` highest stay; a shorter last run keeps up to ``n``.
+    """Of every ``m`` consecutive scores along ``axis``, keep the ``n`` highest; a shorter last run keeps up to ``n``.
 
     Example:
         >>> keep_n_of_m(torch.tensor([[1.0, 4.0, 3.0, 2.0, 9.0]]), 2, 4, axis=1)
@@ -80,7 +80,7 @@ def keep_n_of_m(scores: Tensor, n: int, m: int, axis: int) -> Tensor:
 
 
 class MatrixBlocks(NamedTuple):
-    """A tensor cut into blocks of outputs by inputs.
+    """A tensor divided into blocks of outputs by inputs.
 
     The tensor is seen as a matrix of [outputs, inputs · kernel], as convolutions are run; the blocks at the right and
     lower edge may be incomplete.
@@ -103,7 +103,7 @@ class MatrixBlocks(NamedTuple):
         return self.to_rows(torch.ones(self.shape)).sum(1)
 
     def to_mask(self, kept: Tensor) -> Tensor:
-        """One flag a block, spread over the tensor."""
+        """Expand one flag per block to the tensor."""
         outputs, inputs = self._matrix(torch.empty(self.shape, device="meta")).shape
         down, right = -(-outputs // self.block[0]), -(-inputs // self.block[1])
         grid = kept.reshape(down, 1, right, 1).expand(down, self.block[0], right, self.block[1])
@@ -120,7 +120,7 @@ class MatrixBlocks(NamedTuple):
 
 
 def without_nan(scores: Tensor, where: str | None = None) -> Tensor:
-    """The scores themselves, which must be numbers to be put in order."""
+    """The scores; an error if they contain NaN."""
     if bool(scores.isnan().any()):
         raise ScoreError(
             "some scores are NaN",

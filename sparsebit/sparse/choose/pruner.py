@@ -1,4 +1,4 @@
-"""What structured and weight pruning share: which layer is asked for how much, by which criterion."""
+"""The base of structured and weight pruning: the ratio and the criterion of each layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparsebit.sparse.layers import WeightedLayer, find_layers
 from sparsebit.sparse.sparsers import Sparser, make_sparser
 
 Latency = Callable[[nn.Module], float]
-Ratio = Callable[[float], float]  # from the ratio that a layer is to reach to that of the moment
+Ratio = Callable[[float], float]  # from the final ratio of a layer to its current ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class ReportRow:
 
 @dataclass(eq=False)
 class Pruner(ABC):
-    """Decides what stays. What it decided is a bool tensor by name, True where something stays.
+    """Decides what is kept: bool tensors by name, True for what is kept.
 
     Args:
         gm: the graph; the layers' handles are made reachable from its modules.
-        config: what is asked.
-        sparsers: what is asked of every layer, by name; by default what the config says.
+        config: the pruning config.
+        sparsers: the settings of every layer, by name; by default those of the config.
     """
 
     gm: CapturedModule
@@ -57,30 +57,30 @@ class Pruner(ABC):
         attach(self.gm, self.layers, self.sparsers)
 
     def pattern_layers(self) -> list[Layer]:
-        """The layers as the config's patterns want them."""
+        """The layers in the form that the config's patterns need."""
         return [Layer(layer.names, layer.call.spec.name) for layer in self.layers]
 
     def criterion(self, strategy: str) -> Sparser:
-        """The criterion of a name; options belong to the one that SPARSER.STRATEGY names."""
+        """The criterion of this name; SPARSER.OPTIONS apply to the one that SPARSER.STRATEGY names."""
         if strategy not in self.criteria:
             own = strategy == self.config.SPARSER.STRATEGY
             self.criteria[strategy] = make_sparser(strategy, self.config.SPARSER.OPTIONS if own else {})
         return self.criteria[strategy]
 
     def criteria_in_use(self) -> list[Sparser]:
-        """The criteria that the layers ask for, each once."""
+        """The criteria that the layers use, each once."""
         used = dict.fromkeys(self.sparsers[layer.name].strategy for layer in self.layers)
         return [self.criterion(strategy) for strategy in used]
 
     @property
     def statistics(self) -> dict[str, Statistic]:
-        """What all criteria in use need beside the weights, by name."""
+        """The statistics that all criteria in use need, by name."""
         used = self.criteria_in_use()
         return {need: one.statistic(need) for one in used for need in sorted(one.needs)}
 
     @property
     def extra_tensors(self) -> Sequence[str]:
-        """Tensors beside the layers' weights that criteria look at."""
+        """Tensors other than the layers' weights that criteria use."""
         return ()
 
     def penalty(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
@@ -95,12 +95,12 @@ class Pruner(ABC):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """What is kept. What is removed in ``kept`` stays removed."""
+        """Choose what is kept. What is removed in ``kept`` stays removed."""
 
     @abstractmethod
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A mask for every parameter or buffer that loses something, in its shape."""
+        """A mask for every parameter or buffer of which something is removed, in its shape."""
 
     @abstractmethod
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
-        """What became of every layer."""
+        """The result for every layer."""

@@ -21,11 +21,11 @@ def score_group(
     aggregate: str,
     gates: Collection[str] = (),
 ) -> Tensor | None:
-    """One score per channel, [channels] in float64 on the CPU; None where the criterion finds nothing to look at.
+    """One score per channel, [channels] in float64 on the CPU; None if the criterion finds nothing to score.
 
-    Each slice of the criterion's role is scored alone, and ``aggregate`` makes one score of those of coupled layers.
+    Each slice of the criterion's role is scored separately, and ``aggregate`` combines the scores of coupled layers.
     "auto" is their mean, or, for a criterion that is ``joint``, one score of everything that a channel owns together.
-    ``gates`` are factors and shifts of batch norms, which stand for all that is before them in a joint score.
+    ``gates`` are factors and shifts of batch norms, which represent everything before them in a joint score.
     """
     slices = _slices_for(group, sparser, tensors, evidence, gates)
     if not slices:
@@ -101,9 +101,9 @@ def _slices_for(
 def channel_rows(
     where: Slice, sparser: Sparser, tensors: Mapping[str, Tensor], evidence: Evidence
 ) -> tuple[Tensor, Rows]:
-    """The channels in a slice (int64 [R]) and what the criterion sees of them, a row per channel.
+    """The channels in a slice (int64 [R]) and their values for the criterion, one row per channel.
 
-    A channel may own several positions; they stand side by side in its row, with zeros where others own more.
+    A channel may own several positions; they are side by side in its row, padded with zeros if others own more.
     """
     channels, spot = where.channel.unique(return_inverse=True)
     order = torch.argsort(spot, stable=True)

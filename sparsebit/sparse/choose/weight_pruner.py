@@ -49,7 +49,7 @@ class WeightPruner(Pruner):
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:
-        """New masks. What is zero already is removed first, so a weight that was removed stays removed."""
+        """New masks. Zeros are removed first, so a removed weight stays removed."""
         masks, waiting = dict(kept), dict[str, Tensor]()
         settings = self.config.SPARSER
         pruned = [layer for layer in self.layers if self.why_unchanged(layer) is None]
@@ -93,7 +93,7 @@ class WeightPruner(Pruner):
         return MatrixBlocks(shape, layer.axes, self.sparsers[layer.name].spec.block)
 
     def _scores(self, layer: WeightedLayer, kept: Tensor, evidence: Evidence) -> Tensor:
-        """Of every weight, or of every block; lowest of all where nothing is left to lose."""
+        """The scores of every weight or block; the lowest possible if everything is already zero."""
         weight = fetch_tensor(self.gm, layer.tensor)
         sparser = self.criterion(self.sparsers[layer.name].strategy)
         if self.config.SPARSER.TYPE != "block":
@@ -106,7 +106,7 @@ class WeightPruner(Pruner):
 
     @property
     def _normalization(self) -> str:
-        """Single magnitudes of different layers are compared as they are, as is usual; those of blocks are not."""
+        """Magnitudes of single weights are compared across layers directly; those of blocks are normalized."""
         by_type = "mean" if self.config.SPARSER.TYPE == "block" else "none"
         return by_type if self.config.SPARSER.NORMALIZE == "auto" else self.config.SPARSER.NORMALIZE
 

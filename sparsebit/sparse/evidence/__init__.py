@@ -1,1 +1,1 @@
-"""What criteria need beside the weights, measured on data."""
+"""Statistics that criteria need in addition to the weights, measured on data."""

@@ -1,4 +1,4 @@
-"""Statistics of what reaches the weights and what comes out of them."""
+"""Statistics of the inputs and outputs of layers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class InputMean(Statistic):
 @register_statistic("input_products")
 @dataclass(frozen=True)
 class InputProducts(Statistic):
-    """XᵀX of a layer's inputs, [channels, channels], summed over the data: what second-order methods start from."""
+    """XᵀX of a layer's inputs, [channels, channels], summed over the data, for second-order methods."""
 
     source, per = "input", "layer"
 
@@ -65,7 +65,7 @@ class InputProducts(Statistic):
 @register_statistic("feature_rank")
 @dataclass(frozen=True)
 class FeatureRank(Statistic):
-    """Average rank of the map that every output channel makes."""
+    """Average rank of the feature map of every output channel."""
 
     source, per = "output", "output"
 
@@ -77,8 +77,8 @@ class FeatureRank(Statistic):
 def map_ranks(maps: Tensor) -> Tensor:
     """Rank of every channel's map, summed over the batch: [C, batch, ...] to [C].
 
-    A map is the last two axes of what remains besides channel and batch. A channel with one axis or none has a vector
-    or a number for a map, whose rank says whether it is zero.
+    A map is the last two axes of what remains besides channel and batch. If a channel has one such axis or none, its
+    map is a vector or a number, whose rank is 0 only if it is zero.
     """
     if maps.ndim < 4:
         rows = maps.reshape(len(maps), maps.shape[1] if maps.ndim > 1 else 1, -1)
@@ -88,7 +88,7 @@ def map_ranks(maps: Tensor) -> Tensor:
 
 
 class Activations:
-    """Watches the layers of a graph, and keeps the states of statistics of their inputs and outputs."""
+    """Observes the layers of a graph, and keeps the states of statistics of their inputs and outputs."""
 
     def __init__(
         self, graph: MaskedGraph, layers: Sequence[WeightedLayer], statistics: Mapping[str, Statistic]
@@ -102,7 +102,7 @@ class Activations:
                     self.watched.setdefault(node.name, []).append((name, layer))
 
     def update(self, batch: Batch) -> None:
-        """Run the graph on one batch and look."""
+        """Run the graph on one batch and update the statistics."""
 
         def saw(node: Node, value: Any) -> None:
             if isinstance(value, Tensor) and value.is_floating_point():
@@ -114,7 +114,7 @@ class Activations:
             self.graph.watch(batch.args, batch.kwargs, saw)
 
     def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
-        """By statistic and weight: in the weight's shape where there is a number for each input channel."""
+        """Results by statistic and weight; expanded to the weight's shape if there is one number per input channel."""
         found = self.states.finish(batches)
         for name, statistic in self.states.statistics.items():
             results = found[name]
@@ -133,7 +133,7 @@ class Activations:
 
 
 def _over_weight(gm: GraphModule, layer: WeightedLayer, numbers: Tensor | None) -> Tensor:
-    """What belongs to the input that each element of the weight multiplies; ones where that is not known."""
+    """The value for the input channel that each element of the weight multiplies; ones if unknown."""
     weight = fetch_tensor(gm, layer.tensor)
     outputs, inputs = layer.axes
     shape, width = [1] * weight.ndim, weight.shape[inputs]

@@ -1,4 +1,4 @@
-"""The evidence that criteria need beside the weights: from data, from inputs seen before, or from a training step."""
+"""The statistics that criteria need: from data, from recorded inputs, or from a training step."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def collect(
     """Everything that a pruner's criteria need.
 
     Args:
-        graph: what is run.
-        pruner: whose criteria and layers.
-        inputs: what the model takes, which says what of a batch is input.
-        data: batches; without any, ``seen`` is used where activations are enough.
+        graph: the graph to run.
+        pruner: defines criteria and layers.
+        inputs: the inputs of the model, which select the inputs from a batch.
+        data: batches; without them, ``seen`` is used if activations are enough.
         loss: for gradients.
-        seen: calls of the model that were remembered.
-        training: whether the gradients that a training step has left will do, where no data is given.
+        seen: recorded calls of the model.
+        training: whether to use the gradients of a training step if no data is given.
     """
     statistics, extra = pruner.statistics, pruner.extra_tensors
     sources = {one.source for one in statistics.values()}
@@ -67,16 +67,16 @@ def gather(
     inputs: ModelInputs | None = None,
     extra: Iterable[str] = (),
 ) -> Evidence:
-    """Every one of ``statistics``, over all the batches. The model's weights, buffers and mode stay as they are.
+    """Measure all ``statistics`` over all batches. The model's weights, buffers and mode are not changed.
 
     Args:
-        graph: what is run.
-        layers: whose inputs, outputs and weights are looked at.
-        statistics: what to gather, by name.
+        graph: the graph to run.
+        layers: the layers to measure.
+        statistics: what to measure, by name.
         data: batches; see ``sparsebit.batches``.
-        loss: see ``measure_loss``; without one, the output must hold a loss of its own.
-        inputs: what the model takes; by default, what the graph's signature says.
-        extra: names of further tensors whose gradients are wanted, such as the scales of norms.
+        loss: see ``measure_loss``; without one, the output must contain a loss.
+        inputs: the inputs of the model; by default those of the graph's signature.
+        extra: names of further tensors whose gradients are needed, such as the scales of norms.
     """
     watched = {name: one for name, one in statistics.items() if one.source in ("input", "output")}
     differentiated = {name: one for name, one in statistics.items() if name not in watched}
@@ -87,7 +87,7 @@ def gather(
     # cuDNN has no backward pass for recurrent layers that are evaluating
     cudnn = torch.backends.cudnn.enabled and not any(isinstance(m, nn.RNNBase) for m in graph.gm.modules())
     with evaluating(graph.gm, if_possible=True), torch.backends.cudnn.flags(enabled=cudnn):
-        for item in read_batches(data, None, "gathering what the criterion needs", None):
+        for item in read_batches(data, None, "measuring what the criterion needs", None):
             batch = known.batch(to_device(item, device))
             batches += 1
             if watched:
@@ -103,7 +103,7 @@ def _from_training(
     statistics: Mapping[str, Statistic],
     extra: Iterable[str],
 ) -> Evidence:
-    """Statistics of the gradients that a training step has left on the parameters."""
+    """Statistics of the gradients on the parameters after a training step."""
     gradients = Gradients(graph, _names(layers, extra), statistics)
     found = {name: tensor.grad for name, tensor in gradients.tensors.items()}
     if all(gradient is None for gradient in found.values()):

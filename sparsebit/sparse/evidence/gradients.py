@@ -61,7 +61,7 @@ class HessianWeight(Curvature):
 @register_statistic("hessian_diagonal")
 @dataclass(frozen=True)
 class HessianDiagonalEstimate(Curvature):
-    """Hutchinson's estimate of the Hessian's diagonal: ``samples`` vectors of random signs a batch."""
+    """Hutchinson's estimate of the Hessian's diagonal: ``samples`` vectors of random signs per batch."""
 
     samples: int = 1
     seed: int = 0
@@ -87,7 +87,7 @@ Loss = Callable[..., Tensor]
 def measure_loss(batch: Batch, output: Any, loss: Loss | None) -> Tensor:
     """``loss(output, *batch.rest)``: with the items of a tuple after the inputs, or with the dict itself.
 
-    Without a loss, the one that the output holds.
+    Without a loss, the loss in the output is used.
     """
     value = loss(output, *batch.rest) if loss is not None else _own_loss(output)
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
@@ -110,7 +110,7 @@ def _own_loss(output: Any) -> Any:
 
 
 class Gradients:
-    """Takes gradients of the loss, and keeps the states of statistics of them."""
+    """Computes gradients of the loss, and keeps the states of their statistics."""
 
     def __init__(self, graph: MaskedGraph, names: Sequence[str], statistics: Mapping[str, Statistic]) -> None:
         self.graph, self.states = graph, States(statistics)
@@ -119,7 +119,7 @@ class Gradients:
         self.generators = {name: torch.Generator().manual_seed(one.seed) for name, one in self.second.items()}
 
     def update(self, batch: Batch, loss: Loss | None) -> None:
-        """Take the gradients of one batch; those that an optimizer works with are not touched."""
+        """Compute the gradients of one batch; the gradients of an optimizer are not changed."""
         wanted = list(self.tensors.values())
         # the fused kernels of attention cannot be differentiated twice
         kernels = sdpa_kernel(SDPBackend.MATH) if self.second else contextlib.nullcontext()

@@ -24,11 +24,11 @@ class Statistic(ABC):
     """Something measured over batches, for each layer; by default a sum over batches, and the result their average.
 
     Class attributes:
-        source: what ``measure`` is given, in float32 or wider. "input" and "output": the layer's input, or its output
+        source: the input of ``measure``, in float32 or wider. "input" and "output": the layer's input, or its output
             after norm and activation, as [channels, batch, ...]. "gradient": that of the loss, in the shape of the
             weight. "curvature": see ``Curvature``.
-        per: what the result has a number for: each "weight", each "input" channel, each "output" channel, or the
-            "layer" as one thing (any shape).
+        per: what the result has one number for: each "weight", each "input" channel, each "output" channel, or the
+        "layer" (any shape).
     """
 
     source: ClassVar[Source]
@@ -36,7 +36,7 @@ class Statistic(ABC):
 
     @abstractmethod
     def measure(self, seen: Tensor) -> Any:
-        """The state after one batch alone."""
+        """The state of one batch."""
 
     def merge(self, one: Any, other: Any) -> Any:
         """The state after the data of both."""
@@ -49,7 +49,7 @@ class Statistic(ABC):
 
 
 class Curvature(Statistic):
-    """A sum of products with the Hessian of the loss. ``directions`` says with which vectors it is multiplied."""
+    """A sum of products with the Hessian of the loss. ``directions`` gives the vectors to multiply by."""
 
     source = "curvature"
     seed: int = 0
@@ -62,7 +62,7 @@ class Curvature(Statistic):
 
     @abstractmethod
     def combine(self, product: Tensor, vector: Tensor) -> Tensor:
-        """What ``measure`` is given, from the part of the product and of the vector that belong to one weight."""
+        """The input of ``measure``, from the parts of the product and of the vector for one weight."""
 
     def measure(self, seen: Tensor) -> Tensor:
         """As ``combine`` made it."""
@@ -77,7 +77,7 @@ class States:
         self._states: dict[tuple[str, str], Any] = {}  # by statistic and weight
 
     def add(self, name: str, tensor: str, seen: Tensor) -> None:
-        """One batch more for one statistic of one weight."""
+        """Add a batch for one statistic of one weight."""
         statistic, key = self.statistics[name], (name, tensor)
         new = statistic.measure(seen.to(wide(seen)))
         self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
@@ -95,7 +95,7 @@ STATISTICS: Registry[Statistic] = Registry("statistic")
 
 
 def register_statistic(name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:
-    """Class decorator: criteria may then name it in ``needs``, and read it with ``rows.need(name)``."""
+    """Class decorator that lets criteria name the statistic in ``needs``, and read it with ``rows.need(name)``."""
 
     def add(kind: Kind) -> Kind:
         STATISTICS.register(name, replace=replace)(kind())
@@ -105,5 +105,5 @@ def register_statistic(name: str, *, replace: bool = False) -> Callable[[Kind], 
 
 
 def wide(tensor: Tensor) -> torch.dtype:
-    """What sums are kept in: float64 for float64, else float32."""
+    """The dtype of sums: float64 for float64, else float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32

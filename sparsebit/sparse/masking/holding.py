@@ -1,8 +1,8 @@
-"""Keep masked weights at zero through training, whatever reads the weight and whichever optimizer moves it.
+"""Keep masked weights at zero during training, with any reader of the weight and any optimizer.
 
-Nothing is put into the model's forward: the parameter itself is held. Its gradient is masked on the way in, and after
-each step of any ``torch.optim`` optimizer (momentum, decay) the masked places are set back to zero. So a model can be
-captured, quantized or trained with fake-quantized weights as if there were no masks.
+The model's forward is not changed: the parameter itself is held. Its gradient is masked on the way in, and after each
+step of any ``torch.optim`` optimizer (momentum, decay) the masked places are set to zero again. A model can therefore
+be captured, quantized or trained with fake-quantized weights as if there were no masks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _watching = False
 
 
 def _carry(old: Tensor, new: Tensor) -> None:
-    """A parameter that takes the place of a held one is held alike."""
+    """A parameter that replaces a held one is held in the same way."""
     mask = _MASKS.get(old)
     if mask is not None and new.shape == mask.shape:
         hold(new, mask.to(new.device))
@@ -35,13 +35,13 @@ follow_replacements(_carry)
 
 
 class MaskError(SparsebitError):
-    """A mask that does not fit what it is to hold."""
+    """A mask that does not fit its tensor."""
 
 
 def hold(tensor: Tensor, mask: Tensor) -> None:
     """Set ``tensor`` to zero where ``mask`` (bool, same shape) is False, now and after every optimizer step.
 
-    A new mask takes the place of an old one. Quantizing or folding takes the mask along; a plain copy of a parameter is
+    A new mask replaces an old one. Quantizing or folding keeps the mask; a plain copy of a parameter is
     not held: see ``hold_zeros``.
 
     Example:
@@ -65,7 +65,7 @@ def hold(tensor: Tensor, mask: Tensor) -> None:
 
 
 def release(tensor: Tensor) -> None:
-    """Hold it no longer; its zeros stay what they are until something moves them."""
+    """Stop holding it; its zeros stay until something changes them."""
     _MASKS.pop(tensor, None)
     handle = _HOOKED.pop(tensor, None)
     if handle is not None:
@@ -79,13 +79,13 @@ def hold_all(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None
             release(tensor)
         elif isinstance(tensor, nn.Parameter):
             hold(tensor, masks[name].to(tensor.device))
-        else:  # statistics follow the zeros that reach them
+        else:  # statistics adapt to the zeros
             with torch.no_grad():
                 tensor.masked_fill_(~masks[name].to(tensor.device), 0)
 
 
 def mask_of(tensor: Tensor) -> Tensor | None:
-    """The mask that holds a tensor, on the tensor's device; None when it is free."""
+    """The mask that holds a tensor, on the tensor's device; None if it is not held."""
     mask: Tensor | None = _MASKS.get(tensor)
     if mask is not None and mask.device != tensor.device:
         mask = _MASKS[tensor] = mask.to(tensor.device)
@@ -95,8 +95,8 @@ def mask_of(tensor: Tensor) -> Tensor | None:
 def hold_zeros(module: nn.Module, least: float = 0.05) -> dict[str, Tensor]:
     """Hold every zero of a module's weights: for a copy of a pruned model, whose parameters are new tensors.
 
-    A parameter with two axes or more of which at least the part ``least`` is exactly zero counts as pruned. Returns the
-    masks by name.
+    A parameter with two axes or more counts as pruned if at least the fraction ``least`` of it is exactly zero. Returns
+    the masks by name.
 
     Example:
         >>> layer = nn.Linear(2, 2)

@@ -1,4 +1,4 @@
-"""What stays, as buffers: saved with the model's state, moved with it, loaded with it."""
+"""Masks as buffers, which are saved, moved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class MaskStore(nn.Module):
         return dict(self.items())
 
     def update(self, masks: Mapping[str, Tensor]) -> None:
-        """Write new masks over the old ones, which must be of the same shapes."""
+        """Overwrite the masks with new ones of the same shapes."""
         with torch.no_grad():
             for name, mask in masks.items():
                 self.get_buffer(_key(name)).copy_(mask)
 
 
 def _key(name: str) -> str:
-    """The name of the buffer; a slash of the user's own is escaped, so that no two names share one."""
+    """The name of the buffer; a slash in the user's name is escaped, so that no two names collide."""
     return name.replace("%", "%25").replace("/", "%2F").replace(".", "/")
 
 

@@ -1,9 +1,9 @@
-"""Run a pruned graph at its full size, with removed channels left out of every statistic.
+"""Run a pruned graph at its full size, with removed channels excluded from every statistic.
 
 Zeros are not always the same as absence: a layer norm over channels would count them, and a weight norm would divide by
-the length of a zero row. Those operators, and only those, run on the remaining channels, and zeros fill the other
-places of their results. Nothing here reads the plan that shrinks a model, so comparing a shrunk model with this one is
-a test.
+the length of a zero row. Only those operators run on the remaining channels, and the other places of their results are
+filled with zeros. Nothing here reads the plan that shrinks a model, so comparing a shrunk model with this one is an
+independent test.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sparsebit.sparse.shrink.attributes import count_groups
 
 
 class MaskedGraph:
-    """A graph whose pruned weights are zero, called as if the pruned channels were absent.
+    """A graph whose pruned weights are zero, and which computes as if the pruned channels were absent.
 
     Args:
         gm: the graph.
-        groups: its channel groups; None where single weights are pruned, for which zeros are enough.
+        groups: its channel groups; None if single weights are pruned, for which zeros are sufficient.
         kept: by the name of a group, bool [channels].
-        zeros: whether removed channels are zero, and not what their biases make of them.
+        zeros: whether removed channels are zero, rather than constants from their biases.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def _loses(trace: Trace, alive: Alive, node: Node) -> bool:
 
 
 def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
-    """Whether an element-wise operator, or its derivative, is not finite where some operands are zero: tried."""
+    """Whether an element-wise operator, or its derivative, is not finite if some operands are zero; by evaluation."""
     if not call.spec.elementwise or call.node.op != "call_function":
         return False
     tried: list[Tensor] = []
@@ -98,7 +98,7 @@ def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
 
 
 class _OnSurvivors:
-    """One operator, run on what is left of its operands; its result has zeros in the places of removed channels."""
+    """One operator, run on the remaining parts of its operands; its result has zeros for removed channels."""
 
     def __init__(self, gm: GraphModule, call: OpCall, trace: Trace, alive: Alive) -> None:
         self.gm, self.call, self.trace, self.alive = gm, call, trace, alive
@@ -135,7 +135,7 @@ class _OnSurvivors:
         return function(*args, **kwargs)
 
     def _dims(self, labels: Labels) -> dict[int, Tensor]:
-        """By dim, the positions that stay, for the dims that lose some."""
+        """The remaining positions by dim, for dims that lose some."""
         found = {}
         for dim in {dim for layer in labels.layers for dim in layer.dims}:
             # the running statistics of a batch norm module keep every channel
@@ -166,7 +166,7 @@ class _OnSurvivors:
 
 
 def _by_node(places: Any, values: Any) -> dict[Node, Any]:
-    """The value of every node among a node's arguments, from the arguments as they come."""
+    """The value of every node among a node's arguments, from the passed arguments."""
     if isinstance(places, Node):
         return {places: values}
     if isinstance(places, tuple | list):

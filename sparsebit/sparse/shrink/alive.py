@@ -1,4 +1,4 @@
-"""What is left of every tensor once the channels to keep are chosen."""
+"""The remaining part of every tensor for a choice of channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparsebit.sparse.channels.labels import Family, Labels
 
 
 class Alive:
-    """Answers, for a choice of channels, which positions of a tensor stay."""
+    """Which positions of a tensor remain for a choice of channels."""
 
     def __init__(self, groups: ChannelGroups, kept: Mapping[str, Tensor]) -> None:
         trace = groups.trace
@@ -34,12 +34,12 @@ class Alive:
         self.nothing_goes = bool(self._flags.all())
 
     def of(self, labels: Tensor) -> Tensor | None:
-        """bool in the shape of ``labels``: which of them stay; None if all do."""
+        """bool in the shape of ``labels``: which remain; None if all do."""
         flags = self._flags[self._roots[labels.numpy()]]
         return None if flags.all() else torch.from_numpy(flags)
 
     def along(self, value: Labels, dim: int) -> Tensor | None:
-        """bool [size]: the positions along one dim that stay; None if all do."""
+        """bool [size]: the positions along one dim that remain; None if all do."""
         found: Tensor | None = None
         for layer in value.layers:
             flags = self._of(layer, layer.dims.index(dim)) if dim in layer.dims else None
@@ -48,7 +48,7 @@ class Alive:
         return found
 
     def _of(self, layer: Family, axis: int) -> Tensor | None:
-        """bool along one axis of a layer, or None if all stay; nodes in a row share their layers."""
+        """bool along one axis of a family, or None if all remain; consecutive nodes share their families."""
         key = (id(layer.labels), axis)
         if key not in self._known:
             flags = self.of(layer.labels)
@@ -58,7 +58,7 @@ class Alive:
         return self._known[key]
 
     def shape(self, value: Labels) -> tuple[int, ...]:
-        """The shape that is left."""
+        """The remaining shape."""
         key = (value.shape, tuple((id(layer.labels), layer.dims) for layer in value.layers))
         if key not in self._shapes:
             self._shapes[key] = self._shape(value)

@@ -1,4 +1,4 @@
-"""Attributes of ``torch.nn`` layers that know a size."""
+"""Attributes of ``torch.nn`` layers that contain a size."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Index = Mapping[str, Mapping[int, Tensor]]
 
 
 def module_attributes(call: OpCall, trace: Trace, alive: Alive, index: Index) -> dict[str, Any]:
-    """What to set on the module that a node calls: only what changes."""
+    """The attributes to set on the module that a node calls, if they change."""
     module, wanted = call.module, dict[str, Any]()
     result = trace.values[call.node.name]
     shape = alive.shape(result) if isinstance(result, Labels) else ()
 
     def left(tensor: str, axis: int) -> int:
-        """What is left of one axis of the module's own tensor."""
+        """The remaining size of one axis of the module's tensor."""
         name = f"{call.node.target}.{tensor}"
         kept = index.get(trace.canonical(name), {}).get(axis)
         return trace.shape(name)[axis] if kept is None else len(kept)
@@ -64,7 +64,7 @@ def module_attributes(call: OpCall, trace: Trace, alive: Alive, index: Index) ->
 
 
 def count_groups(call: OpCall, trace: Trace, alive: Alive) -> int:
-    """How many groups of a grouped convolution or norm are left."""
+    """The remaining number of groups of a grouped convolution or norm."""
     groups: int = number(call.arguments["num_groups" if "num_groups" in call.arguments else "groups"])
     value = trace.labels_of(call.arguments["input"])
     channel = len(value.shape) - 1 - call.spec.spatial if call.spec.spatial else 1

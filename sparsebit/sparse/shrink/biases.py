@@ -1,8 +1,8 @@
 """Biases that stay when their channels are removed, moved into the biases of the layers that read the channels.
 
-Such a channel is not zero but constant: its bias, and what element-wise operators, moves, pooling and means make of
-it. These operators are run on the constants alone. A layer that reads them adds the same to every position, which
-its own bias can do as well.
+Such a channel is not zero but constant: its bias, transformed by element-wise operators, moves, pooling and means.
+These operators are run on the constants only. A layer that reads them adds the same value to every position, so its own
+bias can do that instead.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sparsebit.sparse.shrink.alive import Alive
 
 
 def carry_biases(groups: ChannelGroups, alive: Alive) -> dict[str, Tensor]:
-    """By the name of a bias, what to add to it so that the biases of removed channels need not stay.
+    """What to add to each bias, by name, so that the biases of removed channels are not needed.
 
     Raises:
-        GraphError: where what they add is not a constant, or where no bias can take it.
+        GraphError: if their effect is not constant, or if no bias can absorb it.
     """
     if alive.nothing_goes:
         return {}
@@ -42,7 +42,7 @@ class _Carrier:
 
     def __init__(self, groups: ChannelGroups, alive: Alive) -> None:
         self.trace, self.alive = groups.trace, alive
-        self.known: dict[Node, Tensor] = {}  # right at the places of removed channels
+        self.known: dict[Node, Tensor] = {}  # correct at the places of removed channels
         self.added: dict[str, Tensor] = {}
 
     def visit(self, call: OpCall) -> None:
@@ -73,10 +73,10 @@ class _Carrier:
         elif call.spec.weight_axes is not None and call.bias_name is None:
             raise _refuse(f"{why(call)} has no bias that could add it")
         else:
-            raise _refuse(f"what they add cannot be followed through {why(call)}")
+            raise _refuse(f"their effect cannot be followed through {why(call)}")
 
     def _removed(self, node: Node) -> Tensor | None:
-        """Bool in the shape of a result: what belongs to removed channels; None if nothing does."""
+        """Bool in the shape of a result: the elements of removed channels; None if there are none."""
         labels = self.trace.values.get(node.name)
         if not isinstance(labels, Labels) or self.alive.shape(labels) == labels.shape:
             return None
@@ -114,7 +114,7 @@ class _Carrier:
             return function(*args, **kwargs)
 
     def _bias(self, call: OpCall) -> Tensor:
-        """The result of a layer where its weights are zero."""
+        """The result of a layer if its weights were zero."""
         bias, shape = fetch_tensor(self.trace.gm, call.bias_name or ""), self.trace.labels_of(call.node).shape
         axis = _axis(call, self.trace.labels_of(call.node))
         return bias.detach().reshape([-1 if dim == axis else 1 for dim in range(len(shape))]).expand(shape)

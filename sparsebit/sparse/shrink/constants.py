@@ -1,4 +1,4 @@
-"""Constants that know a size, found and recomputed."""
+"""Find and recompute constants that depend on a size."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def find_edits(
 
 
 class Finder:
-    """Walks the graph once: what every node's result becomes, and which of its constants must change.
+    """Traverses the graph once: the new shape of every node's result, and the constants that must change.
 
-    A size that changes is made the original one again where it is read. So whatever Python computes from sizes, also a
-    scale or a divisor, is what it was, and only arguments that are sizes of the result have to change.
+    Where a changed size is read, the original size is restored. Everything that Python computes from sizes, also a
+    scale or a divisor, is therefore unchanged, and only arguments that are sizes of the result must change.
     """
 
     def __init__(self, gm: GraphModule, trace: Trace, alive: Alive) -> None:
         self.gm, self.trace, self.alive = gm, trace, alive
         self.edits: list[Edit] = []
         self.sizes: dict[str, Any] = {}
-        # what readers of a node see: a tensor of its new shape, or new sizes
+        # the values that readers of a node get: a tensor of its new shape, or new sizes
         self.changed: dict[str, Any] = {}
         self.dynamic: set[str] = set()  # numbers that follow the size of the input (batch, length, pixels)
         layers = [axis.labels for axis in trace.axes.values() if not axis.bare]
@@ -69,7 +69,7 @@ class Finder:
             self.in_layers[trace.roots[torch.cat(layers)]] = True
 
     def visit(self, node: Node) -> None:
-        """Look at one node."""
+        """Process one node."""
         value = self.trace.values.get(node.name)
         found = list(labels_in(value))
         shapes = [self.alive.shape(labels) for labels in found]
@@ -84,7 +84,7 @@ class Finder:
             self._constants(node, call)
 
     def _number(self, node: Node) -> None:
-        """A size, or what Python computes from sizes."""
+        """A size, or a number that Python computes from sizes."""
         if self._follows_input(node):
             self.dynamic.add(node.name)
         if not any(source.name in self.changed for source in node.all_input_nodes):
@@ -95,7 +95,7 @@ class Finder:
                 lambda n: self.changed[n.name] if n.name in self.changed else n.meta["value"],
             )
             new = node.target(*args, **kwargs)  # type: ignore[operator]
-        except Exception:  # not a computation on sizes: it stays what it was
+        except Exception:  # not a computation on sizes, so it is unchanged
             return
         new, old = tuple(new) if isinstance(new, torch.Size) else new, node.meta.get("value")
         if new == old or not isinstance(new, (int, float, tuple, list)):
@@ -123,16 +123,16 @@ class Finder:
         )
 
     def _are_channels(self, labels: Tensor) -> bool:
-        """Whether a layer makes or reads these labels. Joining or copying along the batch gives it labels too."""
+        """Whether a layer computes or reads these labels. Joining or copying along the batch gives it labels too."""
         return self.alive.of(labels) is not None or bool(self.in_layers[self.trace.roots[labels]].any())
 
     def _set(self, node: Node, path: Path, old: Any, new: Any) -> None:
-        """Record an edit unless the argument already is right."""
+        """Record an edit unless the argument is already correct."""
         if (was := number(old)) != new:
             self.edits.append(Edit(node.name, path, was, self._spell(old, was, new)))
 
     def _spell(self, source: Any, was: Any, new: Any) -> Any:
-        """A plain number, or a factor on what the graph computes where that follows the size of the input."""
+        """A plain number, or a factor of the computed value if that follows the size of the input."""
         if not isinstance(source, Node) or source.name not in self.dynamic or not was:
             return new
         if not isinstance(new, int) or not isinstance(was, int):
@@ -141,7 +141,7 @@ class Finder:
         return Scaled(new // divisor, was // divisor)
 
     def _path(self, call: OpCall, name: str) -> Path:
-        """Where an argument stands in its node."""
+        """The position of an argument in its node."""
         for key in call.node.kwargs:
             if key == name or call.spec.aliases.get(key) == name or {"axis": "dim"}.get(key) == name:
                 return ("kwargs", key)
@@ -166,7 +166,7 @@ class Finder:
         return value
 
     def _do_shape(self, node: Node, call: OpCall) -> None:
-        """reshape, view, expand, unflatten, constant fills and norms: the shape that is left."""
+        """reshape, view, expand, unflatten, constant fills and norms: the remaining shape."""
         names = ("shape", "sizes", "size", "normalized_shape")
         name = next(name for name in names if name in call.spec.parameters)
         given, path = call.arguments.get(name), self._path(call, name)
@@ -186,7 +186,7 @@ class Finder:
     _do_norm = _do_shape
 
     def _do_split(self, node: Node, call: OpCall) -> None:
-        """split, chunk and tensor_split: parts as wide as what is left of each."""
+        """split, chunk and tensor_split: parts of the remaining widths."""
         source, dim = self._input(call), call.arguments.get("dim", 0)
         assert isinstance(dim, int)
         at = dim % len(source.shape)
@@ -215,7 +215,7 @@ class Finder:
         self.edits.append(Edit(node.name, ("args",), None, ["input", sizes, at]))
 
     def _do_slice(self, node: Node, call: OpCall) -> None:
-        """narrow, slice, select: positions counted among those that are left."""
+        """narrow, slice, select: positions among the remaining ones."""
         source, dim = self._input(call), call.arguments.get("dim", 0)
         assert isinstance(dim, int)
         at = dim % len(source.shape)
@@ -275,7 +275,7 @@ class Finder:
                 self._set(node, (*path, 2 * pair + 1), amounts[2 * pair + 1], rest)
 
     def _do_squeeze(self, node: Node, call: OpCall) -> None:
-        """Without a dim it would also drop a dim that became one wide."""
+        """Without a dim, it would also drop a dim that has been reduced to one."""
         source = self._input(call)
         shape = self.alive.shape(source)
         if call.arguments.get("dim") is None and any(
@@ -285,7 +285,7 @@ class Finder:
             self.edits.append(Edit(node.name, self._path(call, "dim"), None, ones))
 
     def _do_attention(self, node: Node, call: OpCall) -> None:
-        """The default scale comes from the width of a head, which the original had."""
+        """The default scale depends on the width of a head, so the original's scale is written out."""
         query = call.arguments["query"]
         labels = self.trace.labels_of(query)
         width = labels.shape[-1]

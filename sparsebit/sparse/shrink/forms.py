@@ -1,4 +1,4 @@
-"""From a choice of what stays to an ordinary model: a smaller graph, or one of the user's own class."""
+"""From a choice to an ordinary model: a smaller graph, or a model of the user's own class."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def make_smaller(
     *,
     remember: bool = True,
 ) -> nn.Module:
-    """A model without what is not in ``kept``; the graph and the original stay as they are.
+    """A model with only what is in ``kept``; the graph and the original are not changed.
 
     Args:
-        pruner: that looked at the graph.
-        kept: by name, what stays.
+        pruner: the pruner of the graph.
+        kept: what is kept, by name.
         form: "graph", "module" for the user's own class, or "pretrained" for that class with a smaller config.
         original: the user's own model.
         examples: to check a model of the user's class with.
@@ -68,7 +68,7 @@ def make_smaller(
 
 
 def _require_running(small: CapturedModule, examples: Call) -> None:
-    """Raise if the smaller graph cannot run on the example inputs; it and the random numbers stay as they were."""
+    """Raise if the smaller graph cannot run on the example inputs; the graph and random state are not changed."""
     try:
         with undisturbed(small), torch.no_grad():
             for module in small.modules():
@@ -100,7 +100,7 @@ def _own_class(
 
 
 def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, examples: Call | None) -> Origin:
-    """What it takes, beside the weights, to make a smaller model again from the original class."""
+    """What is needed, besides the weights, to create a smaller model again from the original class."""
     flags = {name: flag.clone() for name, flag in kept.items()}
     example = None if examples is None else describe_example(*examples)
     return Origin(
@@ -113,7 +113,7 @@ def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, exam
 
 
 def fit_examples(model: nn.Module, examples: Call) -> Call:
-    """Example inputs on the device of a model's parameters; those of floats also in their type."""
+    """Example inputs on the device of a model's parameters; floating-point ones also in their dtype."""
     like = next(model.parameters(), None)
     if like is None:
         return examples

@@ -45,7 +45,7 @@ def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
 
 
 def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
-    """A memo for ``copy.deepcopy`` in which every tensor is already copied, in its new size, and most layers are."""
+    """A memo for ``copy.deepcopy`` that already contains every tensor in its new size, and most layers."""
     memo: dict[int, Any] = {}
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():
@@ -65,7 +65,7 @@ def cut_tensors(model: nn.Module, plan: ShrinkPlan) -> dict[int, Any]:
 
 
 def _copy_layer(module: nn.Module, memo: dict[int, Any]) -> None:
-    """As ``copy.deepcopy`` would: a layer is mostly numbers and empty dicts of hooks, each of which takes it long."""
+    """Copy a layer as ``copy.deepcopy`` would, but faster: a layer is mostly numbers and empty dicts of hooks."""
     if type(module).__getstate__ is not nn.Module.__getstate__:
         return
     state: dict[str, Any] = {}
@@ -81,7 +81,7 @@ def _copy_layer(module: nn.Module, memo: dict[int, Any]) -> None:
 
 
 def set_attributes(model: nn.Module, plan: ShrinkPlan) -> None:
-    """Tell every layer its new sizes."""
+    """Set the new sizes of every layer."""
     for path, values in plan.modules.items():
         module = model.get_submodule(path)
         for name, value in values.items():
@@ -90,7 +90,7 @@ def set_attributes(model: nn.Module, plan: ShrinkPlan) -> None:
 
 
 def flatten_recurrent(model: nn.Module) -> None:
-    """Put the weights of recurrent layers next to each other again, as CUDA wants them; nothing elsewhere."""
+    """Make the weights of recurrent layers contiguous again, as CUDA needs; does nothing on other devices."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
@@ -119,7 +119,7 @@ def _apply(node: Node, edit: Edit) -> None:
 
 
 def _times(source: Node, factor: Scaled) -> Node:
-    """New nodes for ``source * times // over``, where the graph inserts; the source itself if that changes nothing."""
+    """New nodes for ``source * times // over`` at the insertion point; the source itself if that changes nothing."""
     for function, number in ((operator.mul, factor.times), (operator.floordiv, factor.over)):
         if number != 1:
             new = source.graph.call_function(function, (source, number))
@@ -134,7 +134,7 @@ def _times(source: Node, factor: Scaled) -> Node:
 
 
 def _new(user: Node, new: Any, old: Any) -> Any:
-    """What an argument becomes."""
+    """The new value of an argument."""
     if isinstance(new, Scaled):
         with user.graph.inserting_before(user):
             return _times(old, new)
@@ -142,7 +142,7 @@ def _new(user: Node, new: Any, old: Any) -> Any:
 
 
 def resize(node: Node, sizes: Any) -> None:
-    """Write what a plan says of a node's result into its recorded value."""
+    """Update a node's recorded value with the sizes of a plan."""
     old = node.meta.get("value")
     if next(tensors_in(old), None) is None:
         node.meta["value"] = tuple(sizes) if isinstance(sizes, list) else sizes

@@ -32,11 +32,11 @@ def shrink_module(
     """A smaller copy of the user's own model, equal to the shrunk graph on the inputs given.
 
     Layers get their new sizes, and so do numbers that the model's modules keep as attributes (``num_heads``)
-    where the graph shows that a forward used them. A size written into the code of a forward cannot be
-    reached: then this refuses, and the shrunk graph ``small`` is the result to use.
+    if the graph shows that a forward used them. A size that is hard-coded in a forward cannot be changed;
+    an error is then raised, and the shrunk graph ``small`` should be used.
 
     Raises:
-        GraphError: naming the places whose constants stand in the way.
+        GraphError: naming the places of constants that cannot be changed.
     """
     failures = []
     for attributes in candidate_attributes(model, plan, small):
@@ -47,7 +47,7 @@ def shrink_module(
         failures.append(problem)
     places = dict.fromkeys(place(node) for node, _ in _edited(plan, small))
     raise GraphError(
-        f"this model's own forward cannot run smaller: {failures[-1]}",
+        f"this model's own forward cannot run with fewer channels: {failures[-1]}",
         where="; ".join(list(places)[:3]) or None,
         expected="the outputs of the shrunk graph",
         hint="use the shrunk graph: it is an ordinary module that computes the same",
@@ -55,7 +55,7 @@ def shrink_module(
 
 
 def apply_plan(model: nn.Module, plan: ShrinkPlan, attributes: Attributes | None = None) -> nn.Module:
-    """A copy of the model with smaller tensors and layers, unchecked: how a saved model is rebuilt."""
+    """A copy of the model with smaller tensors and layers, without checks; used to rebuild a saved model."""
     shrunk = copy.deepcopy(model, cut_tensors(model, plan))
     modules = dict(shrunk.named_modules(remove_duplicate=False))
     for wanted in (plan.modules, attributes or {}):
@@ -109,7 +109,7 @@ def _new_value(value: object, edit: Edit) -> int | tuple[int, ...] | None:
 def output_difference(
     shrunk: nn.Module, small: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> str | None:
-    """What is different about the outputs of two models, or None."""
+    """The difference between the outputs of two models, or None."""
     try:
         with torch.no_grad():
             got, want = (_run(model, args, kwargs) for model in (shrunk, small))

@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 
 
 class Scaled(NamedTuple):
-    """What the graph computes there, times a constant: for sizes that follow those of the input."""
+    """A computed value times a constant, for sizes that follow those of the input."""
 
     times: float
     over: int = 1
@@ -28,10 +28,10 @@ class Scaled(NamedTuple):
 
 @dataclass(frozen=True)
 class Edit:
-    """One constant of the graph that knows a size: where it is in its node, what it was and what it becomes.
+    """One constant of the graph that depends on a size: its position in its node, its old and its new value.
 
     ``path`` leads from the node: ("args", 1, 0) or ("kwargs", "size", 2); ("target",) names another function,
-    ("scale",) a factor for the result, and ("restore",) what all readers of the result get instead.
+    ("scale",) a factor for the result, and ("restore",) the value that all readers of the result get instead.
     """
 
     node: str
@@ -49,7 +49,7 @@ class ShrinkPlan:
         kept: by channel group, which channels stay: bool [channels].
         index: by tensor and axis, the positions that stay: int64.
         columns: for the weights of grouped convolutions, the columns that stay in every group: [groups, k].
-        added: by bias, what the biases of removed channels add to it: [channels] before any is removed.
+        added: for each bias, what the biases of removed channels add to it: [channels] before any is removed.
         edits: constants in the graph.
         modules: attributes of ``torch.nn`` layers: path -> name -> value.
         sizes: shapes of the results of every node that changes, in order; for numbers, the number.
@@ -67,7 +67,7 @@ class ShrinkPlan:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
-        """What is left of one tensor, under any of its names. Optimizer and averaged state shrink alike."""
+        """The remaining part of one tensor, under any of its names; also for optimizer and averaged state."""
         name = self.aliases.get(name, name)
         axes = self.index.get(name, {})
         columns = self.columns.get(name)
@@ -83,14 +83,14 @@ class ShrinkPlan:
         return tensor
 
     def weights(self, name: str, tensor: Tensor) -> Tensor:
-        """What becomes of a parameter or buffer: ``cut``, with what removed channels add; itself if it stays."""
+        """The new parameter or buffer: ``cut``, plus what removed channels add; itself if unchanged."""
         first = self.aliases.get(name, name)
         if first in self.added:
             tensor = tensor + self.added[first].to(tensor.device)
         return self.cut(name, tensor) if first in self.index or first in self.columns else tensor
 
     def check(self, gm: GraphModule) -> None:
-        """Raise ``GraphError`` unless ``gm`` is the graph the plan was made for."""
+        """Raise ``GraphError`` unless the plan was made for ``gm``."""
         found = graph_digest(gm)
         if found != self.hash:
             raise GraphError(
@@ -104,10 +104,10 @@ class ShrinkPlan:
 def make_plan(
     gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> ShrinkPlan:
-    """What has to change in ``gm`` so that only the kept channels are left.
+    """The changes to ``gm`` with which only the kept channels remain.
 
     Args:
-        groups: what ``find_groups(gm)`` found.
+        groups: the result of ``find_groups(gm)``.
         kept: by group name, bool [channels]; groups that are not named keep their size.
         prune_bias: whether the biases of removed channels are removed too; see ``carry_biases``.
     """

@@ -1,8 +1,8 @@
 """A smaller model of a ``transformers`` class: its config with smaller numbers, so that it saves, loads and generates.
 
-Nothing says which numbers of a config have to become smaller, so they are searched for. A number that equals the
-width of some layers, or their number of heads, may become the remaining width or number. Every combination is tried on
-the meta device, the fewest changes first. The first one with the shapes of the shrunk weights is built, filled, and
+It is not known which numbers of a config must change, so they are searched for. A number that equals the width of some
+layers, or their number of heads, is a candidate for the remaining width or number. Every combination is tried on the
+meta device, the fewest changes first. The first one with the shapes of the shrunk weights is built, filled, and
 compared with the shrunk graph.
 """
 
@@ -38,7 +38,7 @@ def is_pretrained(model: nn.Module) -> bool:
 
 
 def text_config(config: Any) -> Any:
-    """The part of a config that is about text, in models that also read images; else the config itself."""
+    """The part of a config for text, in models that also read images; else the config itself."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
@@ -53,7 +53,7 @@ def shrink_pretrained(
     """A model of the same class whose config has smaller numbers, equal to the shrunk graph on the inputs given.
 
     Raises:
-        GraphError: where no such config exists, with the widths that differ between layers.
+        GraphError: if no such config exists, with the widths that differ between layers.
     """
     state = shrink_state_dict(model.state_dict(), plan)
     changes = _changes(model, plan, groups)
@@ -133,10 +133,10 @@ def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
 
 
 def _require_valid(config: Any, numbers: Mapping[str, int]) -> None:
-    """Raise for a config that transformers neither saves nor loads, such as one whose width its heads do not divide."""
+    """Raise for a config that transformers neither saves nor loads, such as a width not divisible by the heads."""
     try:
         getattr(config, "validate", lambda: None)()
-    except Exception as error:  # its classes raise what they like
+    except Exception as error:  # its classes may raise anything
         raise GraphError(
             f"transformers does not save a {type(config).__name__} with {_named(numbers)}",
             got=str(error.__cause__ or error)[:200],

@@ -20,11 +20,11 @@ from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows:
-    """What a criterion sees of one tensor: a row for everything that is kept or removed together.
+    """The input of a criterion for one tensor: one row for everything that is kept or removed together.
 
-    A row is a channel with all its weights, a block, or a single weight ([R, 1]); the criterion need not know which.
-    ``evidence`` holds what its ``needs`` names: [R, E] where a statistic has a number for each weight or input channel,
-    [R] for each output channel, and the result itself where it has one for the layer.
+    A row is a channel with all its weights, a block, or a single weight ([R, 1]); the criterion does not need to know
+    which. ``evidence`` has the statistics named in ``needs``: [R, E] with a number for each weight or input channel,
+    [R] for each output channel, and the result itself for a statistic of the layer.
     """
 
     name: str
@@ -44,11 +44,10 @@ class Rows:
 class Sparser(ABC):
     """Scores rows: the lowest are removed first. Subclasses are frozen dataclasses of settings.
 
-    Class attributes say what it is and what it needs:
-        needs: names of statistics it uses besides the weights; see ``register_statistic``.
-        roles: which slices of a channel group it looks at.
+    Class attributes: needs: names of statistics it uses besides the weights; see ``register_statistic``.
+        roles: which slices of a channel group it reads.
         comparable: whether scores of different layers are on one scale, so that a global choice may compare them.
-        joint: whether one score of everything that a channel owns means more than the mean of one per layer.
+        joint: whether one score of everything that a channel owns is better than the mean of one per layer.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -61,7 +60,7 @@ class Sparser(ABC):
         """How much each row matters: [R]."""
 
     def statistic(self, name: str) -> Statistic:
-        """How one of its ``needs`` is gathered; a criterion with settings for that overrides it."""
+        """The statistic for one of its ``needs``; a criterion with settings for it overrides this method."""
         return STATISTICS[name]
 
     def penalty(self, tensors: Sequence[Tensor]) -> Tensor | None:
@@ -92,9 +91,9 @@ def register_sparser(
 ) -> Kind | Callable[[Kind], Kind]:
     """Class decorator that makes a criterion available under ``name`` as SPARSER.STRATEGY in configs.
 
-    On a class with an attribute ``TYPE`` it needs no name and no parentheses. The dataclass fields of the class are
-    what SPARSER.OPTIONS may set. ``types`` are the kinds of sparsity it can score, by default all; ``because`` says why
-    not the others.
+    On a class with an attribute ``TYPE`` it needs no name and no parentheses. SPARSER.OPTIONS may set the dataclass
+    fields of the class. ``types`` are the kinds of sparsity it can score, by default all; ``because`` says why the
+    others are excluded.
     """
     if isinstance(name, type):
         return register_sparser()(name)

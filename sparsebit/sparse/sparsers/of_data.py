@@ -1,4 +1,4 @@
-"""Criteria that look at activations and at gradients of the loss."""
+"""Criteria that use activations and gradients of the loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ActivationNorm(Sparser):
     needs = frozenset({"input_norm"})
 
     def score(self, rows: Rows) -> Tensor:
-        """Σ |w| ‖x‖: a large weight on a silent input does nothing."""
+        """Σ |w| ‖x‖: a large weight on an input near zero has no effect."""
         return (rows.weight.abs() * rows.need("input_norm")).sum(1)
 
 
@@ -32,7 +32,7 @@ class HRank(Sparser):
     needs = frozenset({"feature_rank"})
 
     def score(self, rows: Rows) -> Tensor:
-        """The average rank: a channel whose maps have low rank carries little."""
+        """The average rank: a channel whose maps have low rank carries little information."""
         return rows.need("feature_rank")
 
 
@@ -51,14 +51,14 @@ class Taylor(LossChange):
     needs = frozenset({"gradient"})
 
     def score(self, rows: Rows) -> Tensor:
-        """(Σ g w)²: summed before squaring, so gains and losses inside a row cancel."""
+        """(Σ g w)²: summed before squaring, so increases and decreases of the loss inside a row cancel."""
         return (rows.need("gradient") * rows.weight).sum(1).square()
 
 
 @register_sparser("taylor2")
 @dataclass(frozen=True)
 class Taylor2(LossChange):
-    """Second order (the same paper, equation 6). Costs one more backward pass a batch."""
+    """Second order (the same paper, equation 6). Needs one more backward pass per batch."""
 
     needs = frozenset({"gradient", "hessian_weight"})
 
@@ -70,31 +70,31 @@ class Taylor2(LossChange):
 @register_sparser("gradient_weight")
 @dataclass(frozen=True)
 class GradientWeight(LossChange):
-    """Connection sensitivity (Lee et al., 2019, "SNIP", equation 4); one weight alone is ordered as by ``taylor``."""
+    """Connection sensitivity (Lee et al., 2019, "SNIP", equation 4); single weights are ordered as by ``taylor``."""
 
     needs = frozenset({"gradient"})
 
     def score(self, rows: Rows) -> Tensor:
-        """Σ|g w|: unlike in a Taylor term, gains and losses inside a row add up."""
+        """Σ|g w|: unlike in a Taylor term, increases and decreases of the loss inside a row do not cancel."""
         return (rows.need("gradient") * rows.weight).abs().sum(1)
 
 
 @register_sparser("fisher")
 @dataclass(frozen=True)
 class Fisher(LossChange):
-    """Empirical Fisher (Theis et al., 2018). A batch is one draw of the gradient: keep batches small."""
+    """Empirical Fisher (Theis et al., 2018). Each batch gives one sample of the gradient, so keep batches small."""
 
     needs = frozenset({"gradient_square"})
 
     def score(self, rows: Rows) -> Tensor:
-        """½ Σ E[g²] w²: the second-order change with the Fisher diagonal for the Hessian."""
+        """½ Σ E[g²] w²: the second-order change, with the Fisher diagonal as the Hessian."""
         return 0.5 * (rows.need("gradient_square") * rows.weight.square()).sum(1)
 
 
 @register_sparser("hessian")
 @dataclass(frozen=True)
 class HessianDiagonal(HessianSettings, LossChange):
-    """LeCun et al. (1990), equation 5, with Hutchinson's estimate of the diagonal: ``samples`` random signs a batch."""
+    """LeCun et al. (1990), equation 5, with Hutchinson's estimate of the diagonal (``samples`` per batch)."""
 
     needs = frozenset({"hessian_diagonal"})
 
@@ -103,5 +103,5 @@ class HessianDiagonal(HessianSettings, LossChange):
         return HessianDiagonalEstimate(samples=self.samples, seed=self.seed)
 
     def score(self, rows: Rows) -> Tensor:
-        """½ Σ |h| w²: the estimate of a diagonal is noisy and may be negative, so magnitudes are taken."""
+        """½ Σ |h| w²: the estimate of a diagonal is noisy and may be negative, so magnitudes are used."""
         return 0.5 * (rows.need("hessian_diagonal").abs() * rows.weight.square()).sum(1)

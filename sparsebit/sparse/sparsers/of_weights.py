@@ -1,4 +1,4 @@
-"""Criteria that look at the weights alone."""
+"""Criteria that use only the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ELEMENTS = 1 << 24  # of one slab of distances
 @register_sparser("l0norm")
 @dataclass(frozen=True)
 class L0Norm(L0NormSettings, Sparser):
-    """Counts the weights above ``epsilon``; for nets trained towards zeros, where magnitudes of the rest say little."""
+    """Counts the weights above ``epsilon``; for networks trained to have zeros, where other magnitudes mean little."""
 
     def score(self, rows: Rows) -> Tensor:
         """The number of weights that count."""
@@ -38,7 +38,7 @@ class L1Norm(Sparser):
 @register_sparser("l2norm")
 @dataclass(frozen=True)
 class L2Norm(Sparser):
-    """Euclidean length; weighs single large weights more than the sum of magnitudes does."""
+    """Euclidean length; gives single large weights more influence than the sum of magnitudes."""
 
     def score(self, rows: Rows) -> Tensor:
         """The length."""
@@ -60,9 +60,9 @@ def lamp_scores(squares: Tensor) -> Tensor:
 @register_sparser("lamp")
 @dataclass(frozen=True)
 class LAMP(Sparser):
-    """Layer-adaptive magnitude (Lee et al., 2021, equation 1): what is left of the layer's energy without the row.
+    """Layer-adaptive magnitude (Lee et al., 2021, eq. 1): a row's share of the energy of all rows at least as large.
 
-    Inside a layer it orders as the length does; its use is a global choice.
+    Inside a layer, the order is that of the length; it is meant for a global choice.
     """
 
     comparable = True
@@ -75,7 +75,7 @@ class LAMP(Sparser):
 def distance_to_others(weight: Tensor) -> Tensor:
     """Σ_v ‖w_u − w_v‖ of each row [R, E], a slab of rows at a time."""
     step = max(1, _ELEMENTS // max(1, len(weight)))
-    # the exact way: the one by matrix product loses equal rows, whose distance must be 0
+    # the exact method: with a matrix product, the distance of equal rows would not be exactly 0
     slabs = [
         torch.cdist(part, weight, compute_mode="donot_use_mm_for_euclid_dist").sum(1)
         for part in weight.split(step)
@@ -118,7 +118,7 @@ class Slimming(SlimmingSettings, Sparser):
 @register_sparser("random")
 @dataclass(frozen=True)
 class Random(RandomSettings, Sparser):
-    """Chance, by a seed and the name of the tensor: the same on every device, and what others have to beat."""
+    """Random scores from a seed and the name of the tensor: the same on every device, and a baseline for the others."""
 
     comparable = True
 

@@ -76,4 +76,4 @@ def test_a_message_is_short_however_much_is_wrong() -> None:
 def test_long_values_are_cut() -> None:
     assert show("x" * 100) == "'" + "x" * 56 + "..."
     assert show({"a": 1}) == "{'a': 1}"
-    assert show(10**9999) == "a number of thousands of digits"
+    assert show(10**9999) == "a number with thousands of digits"

@@ -124,7 +124,7 @@ def test_matching(pattern: str, names: list[str], op: str | None, matches: bool)
         (
             {"conv1": ["QUANTIZER.BIT"]},
             "W.SPECIFIC['conv1']: expected pairs of subkey and value, got ['QUANTIZER.BIT']; "
-            "'QUANTIZER.BIT' has no partner",
+            "'QUANTIZER.BIT' has no value",
         ),
         (
             {"conv1": [8, "QUANTIZER.BIT"]},
@@ -167,5 +167,5 @@ def test_other_forms_are_refused(specific: object, text: str) -> None:
 
 def test_additions_are_for_the_whole_model() -> None:
     assert complaint({"add_1": ["QADD.ENABLE_QUANT", True]}, side="A") == (
-        "qconfig: A.SPECIFIC['add_1'].QADD: unknown key; it holds for the whole model: set A.QADD.ENABLE_QUANT"
+        "qconfig: A.SPECIFIC['add_1'].QADD: unknown key; it applies to the complete model: set A.QADD.ENABLE_QUANT"
     )

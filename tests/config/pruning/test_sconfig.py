@@ -62,7 +62,7 @@ def test_old_spellings(old: str, new: str) -> None:
         ({"STRATEGY": "l1nrom"}, "did you mean 'l1norm'?"),
         ({"TYPE": "structurd"}, "did you mean 'structured'?"),
         ({"ROUND_TO": 0}, "SPARSER.ROUND_TO: expected an integer of at least 1, got 0"),
-        ({"NM": "4:2"}, "SPARSER.NM: expected how many of how many stay, such as 2:4, got '4:2'"),
+        ({"NM": "4:2"}, "SPARSER.NM: expected N:M, which keeps N of every M weights, such as 2:4, got '4:2'"),
         ({"BLOCK": [1, 1]}, "SPARSER.BLOCK: expected rows and columns of a block"),
         ({"ROUNDTO": 8}, "SPARSER.ROUNDTO: unknown key; did you mean 'ROUND_TO'?"),
         (

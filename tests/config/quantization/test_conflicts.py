@@ -64,13 +64,13 @@ def complaints(**sections: Any) -> list[str]:
         (
             {"A": activations(QSCHEME="per-token-affine", OBSERVER={"TYPE": "kl"})},
             "A.QSCHEME: expected per-tensor-symmetric, per-tensor-affine, per-channel-symmetric or "
-            "per-channel-affine with observer kl_histogram, got 'per-token-affine'; the range of a token is taken "
-            "when it arrives, so there is nothing to learn or to gather beforehand",
+            "per-channel-affine with observer kl_histogram, got 'per-token-affine'; the range of each token "
+            "is measured when it is quantized; nothing can be learned or measured before",
         ),
         (
             {"A": activations(OBSERVER={"TYPE": "percentile", "OPTIONS": {"alpha": 0.1}})},
             "A.OBSERVER.OPTIONS.alpha: expected OBSERVER.PERCENTILE.ALPHA for this, got 'alpha'; "
-            "it has a key of its own",
+            "it has a dedicated key",
         ),
         (
             {"A": activations(OBSERVER={"OPTIONS": {"bins": 9}})},

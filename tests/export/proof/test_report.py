@@ -32,7 +32,7 @@ def test_the_worst_output_and_the_proof_are_sentences() -> None:
         GOOD.end_to_end.startswith("output 'b': largest difference 0.2") and "on 4 samples" in GOOD.end_to_end
     )
     assert GOOD.piece_by_piece == (
-        "every piece computes what torch computes; 0.500% of the quantized values differ, by 1 at most"
+        "every piece gives the same results as torch; 0.500% of the quantized values differ, by 1 at most"
     )
     assert GOOD.on_integers == "1 of 2 planned operators run on integers"
     assert GOOD.in_float == "2 HardSwish, 1 Gemm"

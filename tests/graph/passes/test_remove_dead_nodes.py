@@ -144,4 +144,4 @@ def test_the_reasons_of_the_others() -> None:
     graph.output(x)
     gm = GraphModule(nn.Module(), graph)
     assert why_not_remove_node(gm, x) == "x is part of the call signature"
-    assert why_not_remove_node(gm, check) == "_assert is run for its effect"
+    assert why_not_remove_node(gm, check) == "_assert has a side effect"

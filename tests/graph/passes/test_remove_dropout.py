@@ -54,7 +54,7 @@ def test_a_module_in_training_mode_of_its_own_stays() -> None:
 def test_the_default_of_the_function_is_to_drop_always() -> None:
     gm = trace(lambda x: F.dropout(x, 0.5)).eval()
     assert remove_dropout(gm) == 0
-    assert reasons(gm) == ["dropout drops in both modes: it was called with training=True"]
+    assert reasons(gm) == ["dropout is active in both modes: it was called with training=True"]
 
 
 def test_functions_that_do_nothing_are_removed() -> None:
@@ -73,7 +73,9 @@ def test_functions_that_do_nothing_are_removed() -> None:
 def test_a_flag_that_only_a_run_knows_keeps_the_dropout() -> None:
     gm = trace(lambda x, flag: F.dropout(x, 0.5, flag)).eval()
     assert remove_dropout(gm) == 0
-    assert reasons(gm) == ["whether dropout drops is known only at run time: its flag is computed by flag"]
+    assert reasons(gm) == [
+        "whether dropout drops is known only at run time: its training flag is computed by flag"
+    ]
 
 
 def test_a_flag_that_follows_the_mode_is_read() -> None:

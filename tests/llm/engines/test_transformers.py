@@ -26,6 +26,6 @@ def test_an_encoder_is_proven_by_its_outputs_and_predicts_nothing(tmp_path: Path
     small = llm.quantize(encoder(), None, {"W": {"BIT": 4}, "METHOD": "rtn"}, progress=False)
     report = small.export(tmp_path / "out", "compressed-tensors")
     assert report.proven and report.agreement is None and report.weights == len(small.weights)
-    assert "its outputs, read as distributions, differ by" in str(report)
+    assert "its outputs, treated as distributions, differ by" in str(report)
     with pytest.raises(SparsebitError, match="the model does not predict tokens"):
         small.evaluate(tokens(), length=16)

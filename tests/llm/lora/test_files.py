@@ -42,7 +42,7 @@ def test_the_way_back_and_damage(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "r": 10**12}))
     with pytest.raises(SparsebitError, match="does not fit"):
         load_lora(model, tmp_path)  # before memory of that rank is asked for
-    with pytest.raises(SparsebitError, match="there are no adapters here"):
+    with pytest.raises(SparsebitError, match="the folder contains no adapters"):
         load_lora(model, tmp_path / "nowhere")
     (tmp_path / "adapter_config.json").write_bytes(b'{"peft_type": "\xdb"}')
     with pytest.raises(SparsebitError, match="cannot be read"):
@@ -107,7 +107,7 @@ def test_adapters_without_their_config_are_none(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         save_lora(model, tmp_path / "adapter")
     remove_lora(model)
-    with pytest.raises(SparsebitError, match="there are no adapters here"):
+    with pytest.raises(SparsebitError, match="the folder contains no adapters"):
         load_lora(model, tmp_path / "adapter")
 
 

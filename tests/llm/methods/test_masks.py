@@ -20,5 +20,5 @@ def test_a_part_of_each_row_or_n_of_every_m() -> None:
 
 
 def test_channels_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(SparsebitError, match="10 input channels cannot be cut into groups of 4"):
+    with pytest.raises(SparsebitError, match="10 input channels cannot be divided into groups of 4"):
         keep_largest(torch.zeros(2, 10), Sparsity(0.5, 2, 4))

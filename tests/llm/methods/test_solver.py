@@ -13,7 +13,7 @@ def test_layouts_and_groups_that_do_not_divide() -> None:
     assert WeightSpec(group_size=16).layout((4, 32)).group_size == 16
     assert WeightSpec(group_size=None).layout((4, 32)).kind == "channel"
     assert WeightSpec(group_size=64).layout((4, 32)).kind == "channel"
-    with pytest.raises(SparsebitError, match="30 input channels cannot be cut into groups of 16"):
+    with pytest.raises(SparsebitError, match="30 input channels cannot be divided into groups of 16"):
         WeightSpec(group_size=16).layout((4, 30))
 
 

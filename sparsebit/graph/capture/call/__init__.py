@@ -1,1 +1,1 @@
-"""How a captured graph is called: the model's own signature around flat tensors."""
+"""Calls of a captured graph: the model's own signature around flat tensors."""

@@ -11,7 +11,7 @@ from sparsebit.errors import CaptureError
 
 @dataclass(frozen=True)
 class InputSize:
-    """A dimension is *free* where the graph was shown to follow its size, and *fixed* at the example's elsewhere."""
+    """A dimension is *free* if the graph was shown to follow its size, otherwise *fixed* at the example's size."""
 
     argument: str
     dim: int
@@ -27,7 +27,7 @@ class InputSize:
 
     @property
     def free(self) -> bool:
-        """Whether a call may have another size than the example."""
+        """Whether a call may have a different size from the example."""
         return self.least != self.most
 
     def require(self, tensor: Tensor) -> None:

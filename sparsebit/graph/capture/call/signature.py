@@ -26,7 +26,7 @@ from sparsebit.graph.codegen import SafeCodeGen
 
 
 def _is_literal(value: Any) -> bool:
-    """Whether ``repr`` of a value is source text for it; torch.fx drops lines in which it finds marks of its own."""
+    """Whether ``repr`` of a value is valid source text; torch.fx drops lines that contain its own marker texts."""
     if type(value) is str:
         return "#" not in value
     return value is None or type(value) in (bool, int) or (type(value) is float and math.isfinite(value))
@@ -38,7 +38,7 @@ def is_tensor(value: Any) -> bool:
 
 
 class CallSignature:
-    """The parameters of ``forward`` and the trees that say where in them the tensors are.
+    """The parameters of ``forward``, and trees that locate the tensors in them.
 
     Immutable once built; copies of a graph share it.
     """
@@ -69,7 +69,7 @@ class CallSignature:
     def rebuild_call(
         self, leaves: Sequence[Any], positional: int, keywords: Collection[str]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The example call, given in the same way, with other leaves: decorators may care how arguments come."""
+        """The example call with other leaves, passed in the same way: for decorators the way may matter."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for index, (name, tree) in enumerate(self.inputs.items()):
@@ -113,7 +113,7 @@ class CallSignature:
         return CallSignature(self.parameters, inputs, self.output)
 
     def default(self, name: str) -> Any:
-        """The default of a parameter; called by the generated ``forward`` where it is not a literal."""
+        """The default of a parameter; called by the generated ``forward`` if it is not a literal."""
         return self.parameters.parameters[name].default
 
     def build(self, flat: Sequence[Any]) -> Any:
@@ -125,7 +125,7 @@ class CallSignature:
 
 
 def _another_kind(leaf: Leaf, variable: str) -> str:
-    """A condition in source text: the tensor is of another kind than the example, or of a size not proven."""
+    """A condition as source text: the tensor differs in kind from the example, or has a size that is not proven."""
     if leaf.anything:
         return f"{variable} is None" if leaf.given else "False"
     wrong = [f"not isinstance({variable}, torch.Tensor)"]
@@ -158,7 +158,7 @@ class CapturedCodeGen(SafeCodeGen):
         return [("_signature", self.signature)]
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **_: Any) -> str:
-        """The ``def`` line, and the line that picks the tensors out of the arguments where they are nested."""
+        """The ``def`` line, and the line that extracts the tensors from nested arguments."""
         placeholders = [text.split(":")[0].split("=")[0].strip() for text in free_vars]
         parameters = self.signature.parameters.parameters
         own = dict(zip(self.signature.inputs, placeholders, strict=False)) if self.signature.plain else {}
@@ -217,7 +217,7 @@ class CapturedCodeGen(SafeCodeGen):
 
 
 def _expression(tree: Tree, leaves: list[str]) -> str | None:
-    """Source text that builds a simple output, or None where an object has to be rebuilt."""
+    """Source text that builds a simple output, or None if an object must be rebuilt."""
     if isinstance(tree, Leaf):
         return leaves[tree.index]
     if isinstance(tree, Constant):

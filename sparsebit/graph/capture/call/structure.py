@@ -1,4 +1,4 @@
-"""Take nested inputs and outputs apart into tensors and put them together again.
+"""Flatten nested inputs and outputs to tensors, and rebuild them.
 
 ``torch.utils._pytree`` knows tuples, lists, dicts and what was registered with it. Models also pass dataclasses,
 mappings of their own, packed sequences and cache objects, and those must survive without registering anything
@@ -31,14 +31,14 @@ _ATOMS = (*_NUMBERS, enum.Enum, torch.dtype, torch.device, type, nn.Module)
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A tensor: its place in the flat list, the words that lead to it, and what the example was like."""
+    """A tensor: its index in the flat list, its path in the arguments, and the kind of the example's tensor."""
 
     index: int
     path: str
-    anything: bool = False  # not known to be a tensor: a front-end without example inputs
+    anything: bool = False  # not known to be a tensor (front-end without example inputs)
     rank: int | None = dataclasses.field(default=None, compare=False)
     dtype: torch.dtype | None = dataclasses.field(default=None, compare=False)
-    given: bool = False  # the model was traced as if this argument came, so it may not be left out
+    given: bool = False  # the model was traced with this argument, so it must be passed
     sizes: tuple[InputSize, ...] = dataclasses.field(default=(), compare=False)  # one for each dimension
     reads_dtype: str | None = None  # the line of the model that computes with the dtype, which is then fixed
 
@@ -53,7 +53,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A container: its keys, what is under them, and how to build one again from new children."""
+    """A container: its keys, its children, and how to rebuild it from new children."""
 
     type: type
     keys: tuple[Any, ...]
@@ -149,7 +149,7 @@ def _shallow_copy(value: Any) -> Any:
 
 
 def _drop_tensors(build: Builder, children: Sequence[Tree]) -> Builder:
-    """The same builder with a template that keeps nothing of the example but its constants."""
+    """The same builder with a template that keeps only the constants of the example."""
     *settings, template = build.args
     values = [child.value if isinstance(child, Constant) else None for child in children]
     mapping = build.func is _from_pairs and isinstance(template, MutableMapping)
@@ -194,7 +194,7 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
 
 
 def _refuse_hidden_tensors(value: Any, where: str, is_leaf: Callable[[Any], bool]) -> None:
-    """A container without an order, or one that can be read only once, cannot be taken apart and built again."""
+    """A container without an order, or one that can be read only once, cannot be flattened and rebuilt."""
     views = isinstance(value, Set | ValuesView)
     unordered = views and any(
         is_leaf(part) for item in value for part in (item if type(item) is tuple else (item,))
@@ -296,7 +296,7 @@ def match_leaves(tree: Tree, value: Any, found: list[Any]) -> None:
 
 
 def _refuse_another_kind(leaf: Leaf, value: torch.Tensor) -> None:
-    """A model may ask how many dimensions its input has, or of which kind it is, and do something else then."""
+    """A model may branch on the rank or the dtype kind of its input."""
     if leaf.dtype is not None and (
         (leaf.rank, leaf.dtype.is_floating_point) != (value.dim(), value.is_floating_point())
     ):
@@ -341,7 +341,7 @@ def _equal(left: Any, right: Any) -> bool:
     try:
         equal = left == right
         return bool(equal.all() if hasattr(equal, "all") else equal)
-    except Exception:  # an object whose == is not a truth value is not known to be the same
+    except Exception:  # an object whose == does not return a bool counts as different
         return False
 
 

@@ -70,13 +70,13 @@ def _plain_shape(value: Any) -> Any:
 
 
 def _hint(size: Any) -> Any:
-    """The example's number behind a symbolic one."""
+    """The example's value of a symbolic number."""
     node = getattr(size, "node", None)
     return node.hint if node is not None and node.hint is not None else size if isinstance(size, int) else -1
 
 
 def _writes_privately(node: fx.Node) -> bool:
-    """Whether a write in place goes to a fresh result that nothing else reads."""
+    """Whether an in-place write changes only a new result that nothing else reads."""
     written = node.args[0] if node.args else None
     return isinstance(written, fx.Node) and set(written.users) == {node} and bool(written.meta.get("fresh"))
 

@@ -27,12 +27,14 @@ from sparsebit.graph.codegen import find_unsafe_name, is_plain_path
 from sparsebit.graph.exclusive import CAPTURING, without_warnings
 from sparsebit.graph.value import TensorInfo
 
-_ONE_MODE = "an exported program holds the mode it was exported in; capture the module itself to have both"
+_ONE_MODE = (
+    "an exported program contains only the mode it was exported in; capture the module to have both modes"
+)
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """Stands for one flat input or output while the structure around it is rebuilt."""
+    """Placeholder for one flat input or output while the structure around it is rebuilt."""
 
     index: int
 
@@ -95,7 +97,7 @@ def _from_model(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _refuse_unsafe_name(name: str | None) -> None:
-    """torch.export writes names into code as they are, and runs it: a name that is data must not get there."""
+    """torch.export writes names unescaped into code and runs it, so unsafe names are refused."""
     if name is not None:
         raise CaptureError(
             f"torch.export cannot take a module or tensor named {name!r}",
@@ -119,7 +121,7 @@ def _export(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> to
         bound = parameters.bind(*args, **kwargs)
         shapes = {name: pytree.tree_map(dynamic, value) for name, value in bound.arguments.items()}
         with without_warnings():  # torch's own, about its own internals
-            # one tensor given twice would be taken for one input
+            # a tensor that is passed twice would be treated as one input
             positional, keyword = pytree.tree_map_only(
                 Tensor, lambda tensor: tensor.detach().clone(), (tuple(args), kwargs)
             )
@@ -166,7 +168,7 @@ def _parameters(program: torch.export.ExportedProgram, exported: fx.GraphModule)
 def _signature(
     program: torch.export.ExportedProgram, graph: fx.Graph, parameters: inspect.Signature
 ) -> CallSignature:
-    """Our signature over the exported program's flat inputs; its placeholders are put into our order."""
+    """Our signature for the exported program's flat inputs; its placeholders are reordered to match."""
     in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -204,7 +206,7 @@ def _signature(
 def _sizes_of(
     name: str, shape: Sequence[Any], program: torch.export.ExportedProgram
 ) -> tuple[InputSize, ...]:
-    """What torch.export found out about the sizes of one input: a plain number is fixed, a symbol has a range."""
+    """The sizes of one input according to torch.export: a plain number is fixed, a symbol has a range."""
     sizes = []
     for dim, size in enumerate(shape):
         symbol = size.node.expr if isinstance(size, torch.SymInt) else None
@@ -218,13 +220,13 @@ def _sizes_of(
         if least is not None and least == most:
             sizes.append(InputSize.fixed(name, dim, least, "torch.export fixed it"))
             continue
-        least = 0 if least is None or least <= 2 else least  # torch.export assumes 2 or more of everything
+        least = 0 if least is None or least <= 2 else least  # torch.export assumes a size of at least 2
         sizes.append(InputSize(name, dim, least, most, "followed by torch.export"))
     return tuple(sizes)
 
 
 def _number(limit: Any) -> int | None:
-    """A limit of a range, or None where there is none."""
+    """A limit of a range, or None if there is none."""
     return int(limit) if limit.is_Integer else None
 
 

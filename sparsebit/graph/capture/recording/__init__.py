@@ -1,1 +1,1 @@
-"""Run the model on example inputs and write down what it did."""
+"""Run the model on example inputs and record what it does."""

@@ -1,4 +1,4 @@
-"""What slips below the torch API while a model is recorded."""
+"""Work below the torch API while a model is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparsebit.graph.capture.recording.recorder import Recorder
 
 
 class BelowRecorder(TorchDispatchMode):
-    """Catches what slips below the torch API: vmap, scripted modules, C++ code."""
+    """Detects work below the torch API: vmap, scripted modules, C++ code."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Numbers of the inputs that Python looks at: what they are called, and why they are refused."""
+"""Python code that reads numbers of the inputs: how it is described, and why it is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READS = {
 
 
 def describe_read(name: str) -> str:
-    """What a call of this name does that takes numbers out of the graph.
+    """How a call of this name reads numbers out of the graph.
 
     Example:
         >>> describe_read("item")
@@ -35,7 +35,7 @@ class DataDependenceError(CaptureError):
 
     @classmethod
     def of(cls, text: str) -> DataDependenceError:
-        """The refusal of what the running line does, with the ways out."""
+        """The error for what the running line does, with possible solutions."""
         return cls(
             f"the model's control flow depends on its input data: {text}",
             where=running_line(),

@@ -1,4 +1,4 @@
-"""What the modules and tensors of a model are called; looked up once for all recordings of it."""
+"""The names of a model's modules and tensors, looked up once for all its recordings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Names:
-    """Dotted names by the ids of modules and tensors; a shared one has the first of its names."""
+    """Dotted names by the ids of modules and tensors; a shared object has the first of its names."""
 
     def __init__(self, model: nn.Module) -> None:
         modules = dict(model.named_modules(remove_duplicate=False))

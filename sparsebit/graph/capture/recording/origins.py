@@ -1,4 +1,4 @@
-"""What is known of each recorded value: does it depend on the inputs' numbers, on chance, on the inputs' sizes?"""
+"""What each recorded value depends on: the inputs' numbers, random numbers, or the inputs' sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.graph.ops import OpSpec
 
 
 class Origins:
-    """Sets of nodes, kept up as each node is recorded."""
+    """Sets of nodes, updated as each node is recorded."""
 
     def __init__(self) -> None:
         self.data: set[fx.Node] = set()  # depends on the numbers in the inputs
@@ -23,7 +23,7 @@ class Origins:
         self._readers: dict[Any, bool] = {}
 
     def inherit(self, node: fx.Node, spec: OpSpec | None, sources: Iterable[fx.Node]) -> None:
-        """Conclude from an operator and its inputs; of an unknown operator anything may follow from its inputs."""
+        """Derive the origins of a result from the operator and its inputs; for unknown operators assume the worst."""
         given = set(sources)
         if given & self.data and (spec is None or spec.activations or spec.effect):
             self.data.add(node)
@@ -43,12 +43,12 @@ class Origins:
                 group.add(node)
 
     def reads_numbers(self, function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-        """Whether what a function tells Python follows from a tensor's numbers: without numbers it fails then."""
+        """Whether a function returns a Python value that depends on a tensor's numbers; without numbers it fails."""
         if function not in self._readers:
             args, kwargs = pytree.tree_map_only(Tensor, _without_numbers, (args, kwargs))
             try:
                 function(*args, **kwargs)
-            except Exception:  # whatever it raises, it needs more than type and layout
+            except Exception:  # any error means that it needs more than type and layout
                 self._readers[function] = True
             else:
                 self._readers[function] = False

@@ -1,4 +1,4 @@
-"""What is put aside in torch and Python while a recording runs, and put back whatever happens."""
+"""Parts of torch and Python that are replaced while a recording runs, and always restored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsebit.graph.functional import AutogradCall
 
 @exclusively
 def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
-    """Let ``recorder`` see what goes on in this thread besides calls of the torch API.
+    """Let ``recorder`` see events in this thread other than calls of the torch API.
 
     These are module calls, autograd functions, scripted functions (run as the Python they were made from) and autocast
     blocks.
@@ -75,7 +75,7 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
     detect = torch.nn.modules.transformer._detect_is_causal_mask
 
     def keep_mask(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-        # torch looks at the mask's numbers to save work; a mask is then always applied as it is
+        # torch reads the mask's numbers to save work; while recording, a mask is always applied
         return bool(is_causal) if ours() else detect(mask, is_causal, size)
 
     hooked = leaves.hooked.values()
@@ -93,7 +93,7 @@ def recording(recorder: Recorder, leaves: LeafModules) -> Iterator[None]:
 
 @exclusively
 def announcing_capture() -> Iterator[None]:
-    """Answer yes to models that ask whether a graph is being captured: they then avoid reading their data."""
+    """Tell models that a graph is being captured, so that they avoid reading their data."""
     ours = in_this_thread()
     compiling, exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     answers = (

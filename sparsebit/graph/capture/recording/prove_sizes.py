@@ -1,6 +1,6 @@
 """Find out which sizes of the inputs are free: record the model at a second size and compare the two programs.
 
-While recording, sizes are followed as far as Python lets us. It does not let us everywhere (``0.5 * x.size(0)``,
+While recording, sizes are followed as far as Python allows. It does not always (``0.5 * x.size(0)``,
 ``len(x)``), so nothing is assumed: a dimension is free if recordings at two sizes are the same program with the same
 constants. Branches on sizes stay in the graph as checks.
 """
@@ -23,7 +23,7 @@ from sparsebit.graph.capture.report import Note
 from sparsebit.graph.functional import check_branch
 
 Place = tuple[int, int]  # which input, which dimension
-_LONG = 64  # from here on the second size is half of the first, which costs less than the first recording
+_LONG = 64  # from here on, the second size is half of the first, so it costs less than the first recording
 
 _REMEDIES = {
     "len() of a tensor": "write x.size(0) instead of len(x)",
@@ -38,16 +38,16 @@ class Reason:
 
     text: str
     source: str | None = None
-    refused: bool = False  # the model itself does not take another size
+    refused: bool = False  # the model itself does not accept another size
 
 
 def is_same_program(trace: RecordedRun, other: RecordedRun) -> bool:
-    """Whether two recordings do the same."""
+    """Whether two recordings are the same program."""
     return _difference(trace, other) is None
 
 
 class SizeProof:
-    """What is known of each dimension of each input of a recorded call."""
+    """Which dimensions of the inputs of a recorded call are free, and why others are not."""
 
     def __init__(self, runs: Runs, trace: RecordedRun) -> None:
         self.runs, self.trace = runs, trace
@@ -59,11 +59,11 @@ class SizeProof:
 
     @property
     def followed(self) -> bool:
-        """Whether every dimension is free that the model itself takes in other sizes."""
+        """Whether every dimension is free for which the model itself accepts other sizes."""
         return all(reason.refused for reason in self.fixed.values())
 
     def sizes(self) -> list[tuple[InputSize, ...]]:
-        """What was found out, for each input in order."""
+        """The result for each input, in order."""
         names = [leaf.path for leaf in self.runs.signature.input_leaves()]
         return [
             tuple(self._verdict(name, (index, dim), extent) for dim, extent in enumerate(tensor.shape))
@@ -71,7 +71,7 @@ class SizeProof:
         ]
 
     def _run(self) -> None:
-        """Try dimensions together that probably are free, then one extent after the other."""
+        """Try all probably free dimensions together, then one size after the other."""
         inputs = self.runs.inputs
         if not all(leaf.layout is torch.strided for leaf in inputs):
             reason = Reason("an input is not a dense tensor, so the model was not recorded at a second size")
@@ -103,13 +103,13 @@ class SizeProof:
         if reason is not None and extent >= _LONG:
             reason = self._try(group, double=True)
         equal = [place for (_, other), places in groups.items() if other == extent for place in places]
-        if reason is not None and len(equal) > len(group):  # a mask of length by length, say
+        if reason is not None and len(equal) > len(group):  # for example a mask of length by length
             self._try(equal, double=True)
         if reason is not None and not self.free.issuperset(group):
             self.fixed |= {place: reason for place in group}
 
     def _try(self, places: list[Place], *, double: bool) -> Reason | None:
-        """Record with other sizes; None if that is the same program, and why it is not otherwise."""
+        """Record with other sizes; returns None if the program is the same, otherwise the reason why not."""
         key = (double, frozenset(places))
         if key not in self._tried:
             self._tried[key] = self._record(places, double)
@@ -168,17 +168,17 @@ def _resized(tensor: Tensor, dims: list[int], double: bool) -> Tensor:
 
 
 def _told(error: CaptureError) -> str:
-    """What the model itself raised at another size, or why we cannot record it there."""
+    """The error of the model itself at another size, or why it cannot be recorded there."""
     cause = error.__cause__
     text = f"{type(cause).__name__}: {cause}" if cause is not None else error.message
     return f"the model does not run with another size ({text.splitlines()[0]})"
 
 
 def _difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
-    """What the recording at another size does differently.
+    """How the recording at another size differs.
 
-    A size that was lost and is another number now counts even where the program is the same: the model may branch on it
-    out of our sight.
+    A lost size that is now another number counts as a difference even if the program is the same: the model may branch
+    on it unseen.
     """
     mine, theirs = trace.recorder.lost, other.recorder.lost
     lost = next((a for a, b in zip(mine, theirs, strict=False) if a != b), None)
@@ -196,15 +196,16 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
     except Differs as difference:
         source = difference.node.meta.get("source")
         return Reason(
-            f"the model runs other operations at another size: {difference.args[0]}", source and str(source)
+            f"the model runs different operations at another size: {difference.args[0]}",
+            source and str(source),
         )
     for node, _, here, there in constants:
         source = node.meta.get("source")
         return Reason(
-            f"the number {here!r} follows from it ({there!r} at another size)", source and str(source)
+            f"the number {here!r} is computed from it ({there!r} at another size)", source and str(source)
         )
     if not same_structure(trace.output, other.output):
-        return Reason("the structure of the output, or a number in it, follows from it")
+        return Reason("the structure of the output, or a number in it, depends on it")
     for name, tensor in mine.constants.items():
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):
             return Reason(
@@ -214,7 +215,7 @@ def _first_difference(trace: RecordedRun, other: RecordedRun) -> Reason | None:
 
 
 def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
-    """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder did not see."""
+    """Note tensors of unknown origin that change with the inputs' numbers: results that the recorder missed."""
     mine = trace.recorder.tape
     if not mine.unknown_constants:
         return
@@ -223,7 +224,7 @@ def tell_hidden_results(runs: Runs, trace: RecordedRun) -> None:
             [leaf.flatten().roll(1).view(leaf.shape) for leaf in runs.inputs], dry=False
         ).recorder.tape
     except (CaptureError, RuntimeError):
-        return  # the model does not take these numbers
+        return  # the model does not accept these numbers
     for name in mine.unknown_constants:
         tensor = mine.constants[name]
         if name not in theirs.constants or not _equal(tensor, theirs.constants[name]):

@@ -45,15 +45,13 @@ def record(
     drops = any(is_stochastic_leaf(m) and "drop" in type(m).__name__.lower() for m in model.modules())
     runs = Runs(model, args, kwargs, find_leaves(model, skip, stochastic=drops), on_data)
     for name in runs.leaf_modules.with_hooks:
-        text = (
-            f"hooks on {name or 'the model'}: the graph has what they do to tensors, and nothing else they do"
-        )
+        text = f"hooks on {name or 'the model'}: the graph contains what they do to tensors, but no other effects"
         report.add(Note("hooks", text))
     notes = list(report.notes)
     trace, comparison, report = _record_both_modes(runs, skip, report)
     proof = SizeProof(runs, trace)
     if not proof.followed and not is_same_program(trace, runs.record(CaptureReport(), dry=True)):
-        # the model keeps what it computed from sizes, and finds it again in later calls: those count
+        # the model caches values computed from sizes, and uses them in later calls: these calls count
         trace, comparison, report = _record_both_modes(runs, skip, CaptureReport(report.frontend, notes))
         proof = SizeProof(runs, trace)
     tell_hidden_results(runs, trace)
@@ -71,7 +69,7 @@ def record(
 
 
 def _require_equal(runs: Runs, captured: CapturedModule) -> None:
-    """Refuse a recording made below the torch API that does not do what the model does: not all work shows there."""
+    """Raise an error if a recording made below the torch API differs from the model: some work is not visible there."""
     model, ours = runs.run_plainly(runs.model), runs.run_plainly(captured)
     same = all(
         a.shape == b.shape and torch.allclose(a, b, equal_nan=True) for a, b in zip(model, ours, strict=True)
@@ -87,7 +85,7 @@ def _require_equal(runs: Runs, captured: CapturedModule) -> None:
 def _record_both_modes(
     runs: Runs, skip: Sequence[str], report: CaptureReport
 ) -> tuple[RecordedRun, Comparison | str, CaptureReport]:
-    """A recording, what differs in the other mode (or why they cannot be one graph), and the notes made on the way."""
+    """A recording, the differences in the other mode (or why there cannot be one graph), and the notes made."""
     notes = list(report.notes)
     trace = runs.record_best(report)
     comparison = runs.compare_modes(trace)

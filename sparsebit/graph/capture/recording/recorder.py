@@ -1,4 +1,4 @@
-"""Watches a model run, and writes down what it does at the level of the torch API."""
+"""Records what a model does, at the level of the torch API."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _OPENED = {
 
 
 class LostSize(NamedTuple):
-    """A size that left our sight as a plain number: what Python did to it, the number, and the model's line."""
+    """A size that became a plain number: what Python did to it, the number, and the model's line."""
 
     how: str
     value: float
@@ -51,7 +51,7 @@ class LostSize(NamedTuple):
 
 
 class Recorder(TorchFunctionMode):
-    """Sees every call of the torch API in its context, runs it without autograd, and puts it on the tape."""
+    """Sees every call of the torch API in its context, runs it without autograd, and adds it to the tape."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Recorder(TorchFunctionMode):
         self.dry = dry  # the numbers do not matter: costly layers give zeros
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
-        self.refusal: DataDependenceError | None = None  # kept: the model may catch it and go another way
+        self.refusal: DataDependenceError | None = None  # kept, because the model may catch it and go on
         self.functional_modules: dict[
             str, bool
         ] = {}  # in-place leaf → are all its calls recorded as new values?
@@ -107,7 +107,7 @@ class Recorder(TorchFunctionMode):
         return self.record(func, args, kwargs)
 
     def add_placeholder(self, name: str, tensor: Tensor) -> None:
-        """Declare an input: what follows from its numbers depends on data."""
+        """Declare an input: values computed from its numbers depend on data."""
         self.origins.data.add(self.tape.add_placeholder(name, tensor))
 
     def depends_on_data(self, value: Any) -> bool:
@@ -115,12 +115,12 @@ class Recorder(TorchFunctionMode):
         return isinstance(value, Tensor) and self.tape.nodes.get(value) in self.origins.data
 
     def close(self, outputs: list[Any]) -> None:
-        """The run is over; sizes that outlive it are plain numbers from here on."""
+        """End the run; from now on, sizes from it are plain numbers."""
         self.tape.add_output(outputs)
         self.closed = True
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one call of the torch API and write it down."""
+        """Run one call of the torch API and record it."""
         name, tensors, grad = name_of(func), real_tensors_in(args, kwargs), torch.is_grad_enabled()
         versions = [_version(tensor) for tensor in tensors]
         if name.endswith("_") or "out" in kwargs:
@@ -157,7 +157,7 @@ class Recorder(TorchFunctionMode):
     def record_module(
         self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any
     ) -> Any:
-        """Run one leaf module and write it down as one node."""
+        """Run one leaf module and record it as one node."""
         with torch._C.DisableTorchFunction():
             tensors, grad = real_tensors_in(args, kwargs), torch.is_grad_enabled()
             versions = [_version(tensor) for tensor in tensors]
@@ -186,7 +186,7 @@ class Recorder(TorchFunctionMode):
         result: Any,
     ) -> Any:
         grad = torch.is_grad_enabled()
-        # Under no_grad a write changes the numbers and leaves the gradient as it was: no new value does that.
+        # Under no_grad, a write changes the numbers but not the gradient; a new value cannot do that.
         straight_through = not grad and self.tape.node_of(written) not in self.tape.frozen
         private = not straight_through and self.writes.become_new_value(written)
         call = functional_call(func, name, args, kwargs, written) if private else None
@@ -223,7 +223,7 @@ class Recorder(TorchFunctionMode):
         self._bind(node, result)
 
     def _bind(self, node: fx.Node, result: Any) -> None:
-        """Remember which node each resulting tensor is; parts of a tuple are picked with getitem."""
+        """Store the node of each resulting tensor; items of a tuple get getitem nodes."""
         node.meta.setdefault("value", describe(result))
         if isinstance(result, Tensor):
             self.tape.nodes[result] = node
@@ -309,7 +309,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **kwargs) if isinstance(dim, str) else self._size(tensor, dim)
 
     def length(self, tensor: Tensor) -> SizeInt | None:
-        """``len(tensor)`` as a size, or None where nothing is being recorded."""
+        """``len(tensor)`` as a size, or None if nothing is being recorded."""
         if self.quiet or self.closed or not tensor.dim():
             return None
         with torch._C.DisableTorchFunction():
@@ -319,7 +319,7 @@ class Recorder(TorchFunctionMode):
         return torch.Size([self._size(tensor, dim) for dim in range(tensor.dim())])
 
     def _size(self, tensor: Tensor, dim: int) -> SizeInt:
-        value = tensor.size(dim)  # torch's own error for a dimension that is not there
+        value = tensor.size(dim)  # torch's own error for a missing dimension
         place = plain_sizes(dim) % tensor.dim()
         node = self.tape.node_of(tensor)
         expression = self._sizes.get((node, place))
@@ -329,7 +329,7 @@ class Recorder(TorchFunctionMode):
         return made
 
     def size_lost(self, size: Any, how: str) -> None:
-        """A size became a plain number: the graph repeats the example's; a refusal if the size depends on data."""
+        """A size became a plain number: the graph keeps the example's; an error if the size depends on data."""
         if self.quiet or self.closed:
             return
         if self._counts_data(size):
@@ -339,7 +339,7 @@ class Recorder(TorchFunctionMode):
     def size_decided(
         self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool
     ) -> None:
-        """Python branched on a size: check in the graph that it would branch the same way again."""
+        """Python branched on a size: add a check to the graph that the branch would be the same."""
         if self.quiet or self.closed:
             return
         if any(map(self._counts_data, operands)):
@@ -363,13 +363,13 @@ class Recorder(TorchFunctionMode):
         return bool(self._execute(self.origins.reads_numbers, call, {}))
 
     def _data_read(self, text: str, tensors: list[Tensor]) -> None:
-        """Numbers leave the graph; without tensors, the size of something that depends on data."""
+        """Numbers are read from the graph, or (without tensors) a size that depends on data."""
         nodes = {self.tape.node_of(tensor) for tensor in tensors}
         if nodes & self.origins.data or not tensors:
             if self.on_data == "refuse":
                 self.refusal = DataDependenceError.of(text)
                 raise self.refusal
-            self.note("data", f"{text} was fixed to what the example inputs gave")
+            self.note("data", f"{text} was fixed to its value for the example inputs")
         elif nodes & self.origins.random:
             self.note("random", f"a random choice was fixed: {text}")
 
@@ -387,7 +387,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _distinct(result: Any, inputs: list[Tensor]) -> Any:
-    """A result that is the very input tensor (dropout in eval mode, a cast to its own type) as an object of its own."""
+    """A separate tensor object for a result that is the input itself (dropout in eval mode, a cast to its own type)."""
     if isinstance(result, Tensor):
         return result.detach() if any(result is tensor for tensor in inputs) else result
     if type(result) in (tuple, list):

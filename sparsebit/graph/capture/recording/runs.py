@@ -1,4 +1,4 @@
-"""Recorded runs of one model on one example: once more where once is not enough."""
+"""Recorded runs of one model on one example, repeated if one run is not enough."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RecordedRun:
 
     @property
     def graph(self) -> fx.Graph:
-        """The program that was recorded."""
+        """The recorded program."""
         return self.recorder.tape.graph
 
 
@@ -64,7 +64,7 @@ class Runs:
         self._copy: Runs | None = None
 
     def record_best(self, report: CaptureReport) -> RecordedRun:
-        """Record; again in another way where the first recording was not good enough.
+        """Record, and again in another way if the first recording is not good enough.
 
         A model that reads its data may have another way for graph capture (transformers skips masks that are all ones,
         but not while ``torch.compiler.is_exporting()``). Tensors of unknown origin are Python state of the model,
@@ -85,9 +85,9 @@ class Runs:
         return trace
 
     def record(self, report: CaptureReport, *, dry: bool = False) -> RecordedRun:
-        """Record one run; again for each line whose write in place turns out to be visible elsewhere.
+        """Record one run, and again for each line whose in-place write turns out to be visible elsewhere.
 
-        ``dry`` spares the work of costly layers, where the recording is only compared with another one.
+        ``dry`` skips the work of costly layers, if the recording is only compared with another one.
         """
         in_place: frozenset[Hashable] = frozenset()
         while True:
@@ -141,7 +141,7 @@ class Runs:
             ours = in_this_thread()
             stack.enter_context(following_len(self.model, lambda x: recorder.length(x) if ours() else None))
             if any(type(module).__name__ == "OptimizedModule" for module in self.model.modules()):
-                # compiled parts show what they do
+                # compiled parts run uncompiled, so that they can be recorded
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if self._announced:
                 stack.enter_context(announcing_capture())
@@ -150,7 +150,7 @@ class Runs:
             stack.enter_context(recorder)
             result = self._call(args, kwargs)
         if recorder.refusal is not None:
-            raise recorder.refusal  # the model caught it and went another way
+            raise recorder.refusal  # the model caught it and took another branch
         return result
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,7 +188,7 @@ class Runs:
         return names
 
     def run_plainly(self, model: nn.Module) -> list[Tensor]:
-        """The tensors that a module returns for the example, run as it is and left as it was."""
+        """The tensors that a module returns for the example; the module is not recorded and not changed."""
         with torch.no_grad(), undisturbed(self.model, self.inputs, self._snapshot):
             inputs = [leaf.detach().clone() for leaf in self.inputs]
             args, kwargs = self.signature.rebuild_call(inputs, self._positional, self._keywords)
@@ -214,7 +214,7 @@ class Runs:
         if self._copy is None:
             try:
                 model = copy.deepcopy(self.model).to("cpu")
-            except Exception as error:  # anything may stand in a module, and refuse to be copied
+            except Exception as error:  # a module may hold objects that cannot be copied
                 raise CaptureError(
                     f"other sizes are tried on a copy of the model on the CPU, and it cannot be copied: {error}",
                     hint="capture the model on the CPU and move the graph: capture(model, ...).cuda()",
@@ -231,13 +231,13 @@ class Runs:
         return self._copy
 
     def compare_modes(self, trace: RecordedRun) -> Comparison | str:
-        """Record with every mode flipped and compare; the reason if the two cannot be one graph.
+        """Record with every mode flipped and compare; returns the reason if the two cannot be one graph.
 
         Leaves stay in their mode: they are one node in either, and a batch norm may refuse a small example.
         """
         insides = [module for module in self.model.modules() if id(module) not in self.leaf_modules.ids]
         attempts: list[tuple[DataPolicy, bool]] = [("refuse", True), ("specialise", False)]
-        for policy, dry in attempts:  # where the model reads its data, the numbers matter
+        for policy, dry in attempts:  # if the model reads its data, the numbers matter
             notes, kept = CaptureReport(), self.on_data
             self.on_data = policy
             try:

@@ -1,7 +1,7 @@
-"""``len(x)`` of a tensor as a size that is followed.
+"""``len(x)`` of a tensor as a symbolic size.
 
 Python's ``len`` gives a plain number, whatever the tensor says. So while a recording runs, modules whose own
-``forward`` calls ``len`` run a copy of that function which finds another ``len``. The copy has global names of its own:
+``forward`` calls ``len`` run a copy of that function with another ``len``. The copy has separate global names:
 nothing that other code can see is replaced.
 """
 
@@ -21,7 +21,7 @@ from sparsebit.graph.exclusive import exclusively, replaced
 
 @exclusively
 def following_len(model: nn.Module, length: Callable[[Tensor], int | None]) -> Iterator[None]:
-    """Let ``len`` of a tensor in the model's own forward functions be what ``length`` says, where it says anything."""
+    """Let ``len`` of a tensor in the model's own forward functions return ``length(tensor)``, unless that is None."""
 
     def size_len(value: Any) -> int:
         found = length(value) if isinstance(value, Tensor) else None
@@ -57,7 +57,7 @@ def _writes_globals(code: types.CodeType) -> bool:
 
 
 def copy_function(function: Any, names: dict[str, Any]) -> types.FunctionType:
-    """A copy of a Python function that finds other objects under some global names."""
+    """A copy of a Python function in which some global names refer to other objects."""
     found = function.__globals__ | names
     copied = types.FunctionType(
         function.__code__, found, function.__name__, function.__defaults__, function.__closure__

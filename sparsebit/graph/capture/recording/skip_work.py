@@ -1,4 +1,4 @@
-"""Results of the right shape without the work, for a recording that is only compared with another one."""
+"""Results of the right shape without arithmetic, for a recording that is only compared with another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsebit.graph.ops.lookup import find_class, find_function
 
 
 def skip_work(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Zeros in the shape that a costly layer or function gives; None for anything else, or where it may raise.
+    """Zeros in the result shape of a costly layer or function; None for anything else, or if it may raise an error.
 
     Example:
         >>> skip_work(nn.Linear(4, 2), (torch.ones(3, 4),), {}).shape

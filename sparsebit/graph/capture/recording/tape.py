@@ -1,4 +1,4 @@
-"""The FX graph in the making: which tensor is which node, and how a value becomes an argument."""
+"""The FX graph under construction: the node of each tensor, and how a value becomes an argument."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: to
 
 
 class StaleRead(BaseException):
-    """A tensor was read whose memory a write had changed, though the graph records that write as a new tensor."""
+    """A tensor was read after a write changed its memory, but the graph records that write as a new tensor."""
 
     def __init__(self, write: Hashable) -> None:
         self.write = write
@@ -35,7 +35,7 @@ class StaleRead(BaseException):
 
 
 class Tape:
-    """Nodes in the order things happened.
+    """Nodes in the order of execution.
 
     Tensors are known by identity and held weakly, so that recording needs no more memory than the model's own run.
     """
@@ -44,7 +44,7 @@ class Tape:
         self.names = names
         self.graph = fx.Graph()
         self.report = report
-        self.path: list[str] = [""]  # dotted names of the modules we are in
+        self.path: list[str] = [""]  # dotted names of the enclosing modules
         self.constants: dict[str, Tensor] = {}
         self.unknown_constants: list[str] = []  # tensors of unknown origin
         self.from_arrays = WeakTensorKeyDictionary()  # made from numpy arrays, which are the model's own
@@ -60,7 +60,7 @@ class Tape:
         self._regions: list[list[Any]] = []  # autocast blocks: [arguments, enter node or None]
 
     def knows(self, module: nn.Module) -> bool:
-        """Whether a module's parameters are the model's own, and not swapped in for one call."""
+        """Whether a module's parameters are the model's own, and not replaced for one call."""
         return all(
             id(tensor) in self.names.state for tensor in module._parameters.values() if tensor is not None
         )
@@ -182,7 +182,7 @@ class Tape:
             first.prepend(node)
 
     def _device_argument(self, device: torch.device) -> Any:
-        """A device that is the inputs' follows them, so that the graph can move."""
+        """A device equal to the inputs' becomes theirs, so that the graph can move."""
         if device != self.device or self.device_owner is None:
             return device
         if self._device_node is None:
@@ -191,7 +191,7 @@ class Tape:
         return self._device_node
 
     def _detach(self, node: fx.Node) -> fx.Node:
-        """The result of a block without gradients, where one with gradients reads it."""
+        """The result of a block without gradients, if a block with gradients reads it."""
         if node not in self._detached:
             detached = self.graph.call_function(torch.detach, (node,))
             detached.meta.update({key: value for key, value in node.meta.items() if key != "mutates"})
@@ -207,7 +207,7 @@ class Tape:
         return node
 
     def enter_autocast(self, *arguments: Any) -> None:
-        """The model opened an autocast block; it is written down when something happens inside."""
+        """The model opened an autocast block; it is recorded when an operation runs inside."""
         self._regions.append([arguments, None])
 
     def exit_autocast(self) -> None:

@@ -1,4 +1,4 @@
-"""Writes in place: recorded as new values where nothing can see the difference, kept as writes elsewhere."""
+"""In-place writes: recorded as new values if nothing can see the difference, otherwise kept as writes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 class Writes:
-    """Decides for each write, and keeps what is needed to undo those into parameters."""
+    """Decides for each write, and keeps what is needed to undo writes to parameters."""
 
     def __init__(self, tape: Tape, in_place: frozenset[Hashable]) -> None:
         self._tape = tape
-        self._in_place = in_place  # lines whose writes an earlier recording found to be seen elsewhere
+        self._in_place = in_place  # lines whose writes are visible elsewhere, as an earlier recording found
         self._saved: list[tuple[Tensor, Tensor]] = []
 
     def become_new_value(self, tensor: Tensor) -> bool:
         """Whether writing to a tensor can be recorded as making a new one.
 
-        Others may look at the same memory (the tensor a view was taken from), but they are rarely read again. So it
-        is assumed that they are not; a later read raises ``StaleRead``, and the next recording keeps this write.
+        Other tensors may share the memory (the tensor a view was taken from), but are rarely read again, so it is
+        assumed that they are not; a later read raises ``StaleRead``, and the next recording keeps this write.
         """
         tape = self._tape
         if tape.node_of(tensor) in tape.owned:
@@ -50,7 +50,7 @@ class Writes:
         return True
 
     def save(self, tensors: list[Tensor]) -> None:
-        """Keep the numbers of parameters that are about to be written."""
+        """Save the numbers of parameters that are about to be written."""
         for tensor in tensors:
             if tensor.layout is not torch.strided:
                 continue
@@ -59,7 +59,7 @@ class Writes:
                 self._saved.append((owner, owner.detach().clone()))
 
     def undo(self) -> None:
-        """Put back what the model wrote into its parameters."""
+        """Restore the parameters that the model wrote to."""
         with torch.no_grad():
             for parameter, saved in self._saved:
                 parameter.detach().copy_(saved)
@@ -73,7 +73,7 @@ def _share(left: Tensor, right: Tensor) -> bool:
 def functional_call(
     function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], written: Tensor
 ) -> Call | None:
-    """The computation of an in-place call without its write, where torch has one."""
+    """The out-of-place version of an in-place call, if torch has one."""
     if name == "__setitem__":
         return set_item, args, kwargs
     if kwargs.get("out") is written:

@@ -1,8 +1,9 @@
 """Integers that remember which tensor size they came from.
 
-A model computes shapes in plain Python: ``x.view(b, s // 2, -1)``. While recording, sizes are ``int`` subclasses
-whose arithmetic builds an expression, so that the graph asks its own tensors for their sizes instead of repeating
-the example's numbers. What Python cannot carry (``int()``, ``math.sqrt``, a comparison) is told to the recorder.
+A model computes shapes in plain Python: ``x.view(b, s // 2, -1)``. While recording, sizes are ``int`` subclasses whose
+arithmetic builds an expression, so that the graph asks its own tensors for their sizes instead of repeating the
+example's numbers. Conversions that Python does not allow to follow (``int()``, ``math.sqrt``, a comparison) are
+reported to the recorder.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from torch.fx import Node
 
 
 class SizeUser(Protocol):
-    """Who is told when a size stops being symbolic."""
+    """Is notified when a size stops being symbolic."""
 
     closed: bool  # the recording is over: a size that outlived it (in a cache of the model) is a plain number
 
     def size_lost(self, size: Any, how: str) -> None:
-        """A size became a plain number: the graph will repeat the example's."""
+        """A size became a plain number: the graph keeps the example's."""
 
     def size_decided(
         self, size: Any, function: Callable[..., bool], operands: tuple[Any, ...], result: bool
     ) -> None:
-        """Python compared a size, ``function(*operands)``: the graph keeps the branch that was taken."""
+        """Python compared a size with ``function(*operands)``: the graph keeps the branch that was taken."""
 
 
 class Expression:
@@ -40,7 +41,7 @@ class Expression:
 
 
 class Symbolic:
-    """What ``SizeInt`` and ``SizeFloat`` share; the operators are added below."""
+    """The common base of ``SizeInt`` and ``SizeFloat``; the operators are added below."""
 
     expression: Expression
     user: SizeUser
@@ -79,7 +80,7 @@ class Symbolic:
 
 
 def plain(value: Any) -> Any:
-    """A size as the plain number it is; anything else as it came."""
+    """A size as a plain number; anything else unchanged."""
     if isinstance(value, SizeInt):
         return int.__int__(value)
     return float.__float__(value) if isinstance(value, SizeFloat) else value

@@ -26,7 +26,7 @@ from sparsebit.graph.exclusive import exclusively, in_this_thread, replaced
 from sparsebit.graph.functional import invoke
 from sparsebit.graph.passes.canonicalize_shape import canonicalize_shape
 
-_SHAPE_FUNCTIONS = (operator.add, operator.mul)  # what concatenates and repeats a shape gives a shape
+_SHAPE_FUNCTIONS = (operator.add, operator.mul)  # concatenating or repeating a shape gives a shape
 
 
 def trace_symbolically(
@@ -38,9 +38,9 @@ def trace_symbolically(
 ) -> CapturedModule:
     """Capture without running the model, in the mode it is in; the other mode is traced to see what depends on it.
 
-    Arguments without a default are inputs; the others keep their defaults, so that ``if mask is not None`` goes the
-    default's way. If the model cannot be traced so, optional arguments become inputs too, as in plain ``torch.fx``. An
-    example call, where there is one, decides instead.
+    Arguments without a default are inputs; the others keep their defaults, so that ``if mask is not None`` takes the
+    default's branch. If the model cannot be traced like this, optional arguments become inputs too, as in plain
+    ``torch.fx``. An example call, if given, decides instead.
     """
     tracer, graph, constants = _trace_with_inputs(model, _example(model, args, kwargs or {}), skip)
     conflict = _compare_modes(model, graph, constants, tracer)
@@ -66,7 +66,7 @@ def trace_symbolically(
 
 @exclusively
 def _watching() -> Iterator[list[str]]:
-    """Collect what the model does to the state of torch while it is traced: a symbolic graph has no trace of it."""
+    """Collect changes to the state of torch while the model is traced: a symbolic graph does not contain them."""
     unseen: list[str] = []
     ours = in_this_thread()
     set_grad, enter = torch.set_grad_enabled.__init__, torch.autocast.__enter__
@@ -141,7 +141,7 @@ def _trace_with_inputs(
 def _choices(
     signature: inspect.Signature, example: Mapping[str, Any], variable: Sequence[str]
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Which arguments are inputs, and the values of others: what is required, what may be given, everything.
+    """Choices of inputs, and the values of other arguments: the required ones, the optional ones too, all of them.
 
     Last come those that ``*args`` and ``**kwargs`` collect (``variable``), each as one input.
     """
@@ -164,7 +164,7 @@ def _choices(
 
 
 def _trace(tracer: InputsTracer, model: nn.Module) -> tuple[fx.Graph, dict[str, Tensor]]:
-    """The graph, and the tensors that fx found on its way and left on the model for the time of the trace."""
+    """The graph, and the tensors that fx attached to the model during the trace."""
     try:
         with undisturbed(model) as buffers, _watching() as unseen:
             with _WatchRandom(unseen):
@@ -249,7 +249,7 @@ def _default(parameter: inspect.Parameter) -> Any:
 
 
 def _normalize(graph: fx.Graph) -> None:
-    """Methods to functions, one spelling a meaning, attributes first, placeholders without defaults."""
+    """Methods become functions with one spelling per meaning, attributes come first, placeholders have no defaults."""
     shapes: set[fx.Node] = set()  # nodes that give a torch.Size
 
     def is_shape(value: Any) -> bool:
@@ -290,7 +290,7 @@ def _is_method(name: str) -> bool:
 
 
 def _gives_shape(node: fx.Node, is_shape: Callable[[Any], bool]) -> bool:
-    """Whether a node gives a ``torch.Size``: a shape, a slice of one, or two put together."""
+    """Whether a node returns a ``torch.Size``: a shape, a slice of one, or two concatenated."""
     if node.op == "call_method":
         return node.target == "size" and len(node.args) == 1 and not node.kwargs
     if node.op != "call_function":

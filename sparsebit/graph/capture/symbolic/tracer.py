@@ -41,13 +41,13 @@ class QTracer(fx.Tracer):
         self._ours = in_this_thread()
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
-        """Trace; ``torch.fx`` replaces parts of torch meanwhile, which models in other threads do not notice."""
+        """Trace; the parts of torch that ``torch.fx`` replaces meanwhile stay unchanged for other threads."""
         with CAPTURING, _factories_take_proxies():
             self._ours = in_this_thread()
             return super().trace(root, concrete_args)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """What reading an attribute of a module gives: a node for a parameter of the traced model."""
+        """The value of a module's attribute: a node for a parameter of the traced model."""
         return super().getattr(attr, attr_val, parameter_proxy_cache) if self._ours() else attr_val
 
     def _probe(self, module_name: str, patterns: Iterable[str]) -> bool:
@@ -67,7 +67,7 @@ class QTracer(fx.Tracer):
         return node
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Trace into a module or make it a node, remembering where we are."""
+        """Trace into a module or make it a node, and keep track of the current module."""
         if not self._ours():
             return forward(*args, **kwargs)
         path = self.path_of_module(m)
@@ -81,11 +81,11 @@ class QTracer(fx.Tracer):
 
 
 class InputsTracer(QTracer):
-    """What ``capture`` uses: it chooses which arguments are inputs, and which modules stay one node.
+    """The tracer of ``capture``: chooses which arguments are inputs, and which modules stay one node.
 
     Args:
         inputs: names of the arguments that become inputs.
-        constants: values of others; what is in neither keeps its default.
+        constants: values of other arguments; the rest keep their defaults.
         skip: as for ``QTracer``.
     """
 
@@ -99,7 +99,7 @@ class InputsTracer(QTracer):
         return opaque or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
-        """A placeholder for every input; ``if mask is not None`` goes the default's way where ``mask`` is none."""
+        """A placeholder for every input; ``if mask is not None`` takes the default's branch if ``mask`` is no input."""
         parameters = inspect.signature(root_fn).parameters
         proxies = [self.create_proxy("placeholder", name, (), {}) for name in self.inputs]
         together = any(parameters[name].kind in VARIABLE for name in self.inputs)
@@ -116,9 +116,9 @@ class InputsTracer(QTracer):
 
 
 def _taking_variable_arguments_as_one(function: Any) -> types.FunctionType:
-    """A copy of a function that takes what arrives in ``*args`` as one argument, and ``**kwargs`` likewise.
+    """A copy of a function that takes ``*args`` as one argument, and ``**kwargs`` likewise.
 
-    Python would take a proxy apart, which has no length.
+    Python would unpack a proxy, which has no length.
     """
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount + len(variable_parameters(function))
@@ -132,7 +132,7 @@ def _taking_variable_arguments_as_one(function: Any) -> types.FunctionType:
 
 
 def variable_parameters(function: Any) -> list[str]:
-    """The names of ``*args`` and ``**kwargs`` of a plain function; none where something wraps it."""
+    """The names of ``*args`` and ``**kwargs`` of a plain function; none if it is wrapped."""
     if not isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
         return []
     parameters = inspect.signature(function).parameters
@@ -140,7 +140,7 @@ def variable_parameters(function: Any) -> list[str]:
 
 
 def _factories_take_proxies() -> contextlib.AbstractContextManager[None]:
-    """Let ``torch.zeros(x.shape[0], 8)`` be seen by ``torch.fx`` as ``torch.zeros((x.shape[0], 8))`` is."""
+    """Let ``torch.fx`` treat ``torch.zeros(x.shape[0], 8)`` like ``torch.zeros((x.shape[0], 8))``."""
 
     def gather(original: Any, *sizes: Any, **options: Any) -> Any:
         if len(sizes) > 1 and any(isinstance(size, fx.Proxy) for size in sizes):

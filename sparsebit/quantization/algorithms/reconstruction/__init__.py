@@ -1,4 +1,4 @@
-"""Rounding chosen by how well a layer or block is rebuilt: AdaRound, BRECQ, QDrop."""
+"""Rounding that minimizes the error of a layer or block: AdaRound, BRECQ, QDrop."""
 
 from sparsebit.quantization.algorithms.reconstruction.apply import AdaRoundLayers, Brecq, Reconstruction
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, find_blocks

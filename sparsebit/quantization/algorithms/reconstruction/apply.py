@@ -1,4 +1,4 @@
-"""AdaRound and BRECQ: walk the graph, rebuild each part, keep what is finished."""
+"""AdaRound and BRECQ: traverse the graph, reconstruct each part, save finished parts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _UNSEEN = itertools.repeat(0)  # a constant clock, when progress is not shown
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction(ReconstructionSettings, Algorithm):
-    """What AdaRound and BRECQ share: part by part, the rounding of weights is learned against the float model."""
+    """The base of AdaRound and BRECQ: part by part, the rounding of weights is trained to match the float model."""
 
     granularity: ClassVar[Granularity] = "block"
 
@@ -71,7 +71,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     def _apply(self, job: Job) -> None:
         blocks = find_blocks(job.gm, self.granularity, self.largest)
         identity = self._identity(job) if job.folder is not None else ""
-        for index in range(len(blocks)):  # before the work, not after the first hour of it
+        for index in range(len(blocks)):  # before the work starts, not an hour later
             if (place := self._place(job, index)) is not None:
                 require_place(place)
         device = device_of(job.gm)
@@ -106,11 +106,11 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         weights: list[str],
         ticks: Iterator[int] = _UNSEEN,
     ) -> tuple[float, float] | None:
-        """Choose the rounding of a block's weights, if that is better than the nearest; gives the errors of both."""
+        """Learn the rounding of a block's weights, kept if better than nearest rounding; returns both errors."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         samples = Samples(streams, block, self.batch, generator)
         if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
-            return None  # it ends in integers, such as the class: there is nothing to come close to
+            return None  # its result is integers, such as a class: there is no error to minimize
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
@@ -128,7 +128,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
             results = module(*mixed)
             if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
-                return False  # its weights have no part in what it computes: nearest rounding is as good
+                return False  # its weights do not affect its result, so nearest rounding is as good
             loss = reconstruction_error(results, wanted, units)
             if beta is not None:
                 loss = loss + self.regularization * undecided(h, beta)
@@ -163,7 +163,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     def _substitute(
         self, scales: dict[Quantizer, Tensor], current: dict[str, Tensor], noise: torch.Generator
     ) -> Callable[[Quantizer, Tensor], Tensor]:
-        """What quantizers do meanwhile: weights are the soft ones, activations are snapped now and then.
+        """Replace quantizers during training: weights use soft rounding, activations are quantized at random.
 
         ``scales`` are those of activations that learn.
         """
@@ -221,7 +221,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             write_folder(place, KIND, VERSION, {"identity": identity}, {"state": state})
 
     def _resume(self, job: Job, index: int, block: Block, identity: str) -> bool:
-        """Take a finished block from the folder, if all processes find it: none writes before all have looked."""
+        """Read a finished block from the folder, if all processes find it: none writes before all have checked."""
         kept = self._kept(job, index, block, identity)
         found = gather_values(kept is not None)
         if kept is None or not all(found):
@@ -233,7 +233,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         return True
 
     def _kept(self, job: Job, index: int, block: Block, identity: str) -> Mapping[str, Tensor] | None:
-        """What the folder holds of a block, if it is the same block of the same work."""
+        """The saved state of a block, if it is the same block of the same run."""
         place = self._place(job, index)
         if place is None or not (place / MANIFEST).exists():
             return None
@@ -242,7 +242,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             made_for, state = content.text("identity"), tensors.get("state", {})
             if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
                 raise damaged(place, problem)
-        except ArtifactError as error:  # damaged, or not ours; writing says so if it is in the way
+        except ArtifactError as error:  # damaged, or not ours; writing fails if it cannot be replaced
             warnings.warn(f"{self.NAME} computes this block again: {error.message}", stacklevel=2)
             return None
         if made_for != identity:
@@ -256,7 +256,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         return state
 
     def _find_problem(self, job: Job, block: Block, state: Mapping[str, Tensor]) -> str | None:
-        """What in a saved state does not fit the quantizers of a block."""
+        """The problem of a saved state that does not fit the quantizers of a block."""
         sizes = {name: tensor.numel() for name, _, tensor in job.weights()}
         expected = {
             f"{name}/{key}": tensor
@@ -289,7 +289,7 @@ class Brecq(Reconstruction):
 @register_algorithm
 @dataclass(frozen=True, kw_only=True)
 class AdaRoundLayers(AdaRoundSettings, Reconstruction):
-    """Layer by layer, activations as they are."""
+    """Layer by layer, with unchanged activations."""
 
     NAME = "adaround"
     granularity = "layer"
@@ -340,7 +340,7 @@ def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Grid]:
 
 @torch.no_grad()
 def _error(module: nn.Module, samples: Samples, units: list[Tensor]) -> float:
-    """The error of a block as it is, over all samples and all its floating-point results."""
+    """The current error of a block, over all samples and all its floating-point results."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for rounded, wanted in samples.all():
         results = module(*rounded)

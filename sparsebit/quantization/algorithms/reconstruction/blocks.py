@@ -1,4 +1,4 @@
-"""Parts of a graph that can be rebuilt one after the other: blocks between bottlenecks, or single layers."""
+"""Parts of a graph that can be reconstructed one after the other: blocks between bottlenecks, or single layers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Granularity = Literal["block", "layer"]
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive nodes, what they read from before, and what is read of them after."""
+    """Consecutive nodes, the earlier values that they read, and their values that later nodes read."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
-    weights: tuple[str, ...]  # names of the quantized weights that are first met here; there may be none
+    weights: tuple[str, ...]  # names of the quantized weights that first occur here; there may be none
 
     @property
     def name(self) -> str:
-        """From its first weight to its last."""
+        """Its first and last weight."""
         first, last = (self.weights[0], self.weights[-1]) if self.weights else ("", "")
         return first if first == last else f"{first} .. {last}"
 
@@ -35,13 +35,13 @@ class Block:
 def find_blocks(gm: GraphModule, granularity: Granularity = "block", largest: int = 12) -> list[Block]:
     """Cut a graph with quantizers into blocks, in order.
 
-    A cut is made where one tensor alone carries everything that the layers before have computed: between residual
-    blocks, between transformer layers, after every layer of a plain chain. Values that no layer had a part in (masks,
-    positions) may cross, but for what the first layer reads, which the layers beside it may read as well. An activation
+    A cut is made where a single tensor carries everything that the layers before it have computed: between residual
+    blocks, between transformer layers, after every layer of a plain chain. Values that no layer computes (masks,
+    positions) may cross a cut, except the input of the first layer, which parallel layers may also read. An activation
     stays with the layer before it; the quantizer of a tensor goes with the layers that read it. A depthwise convolution
-    goes with the pointwise one after it, and with the one before it that widened the tensor: an inverted
-    bottleneck is one block, whether or not a residual goes around it. Where no such place comes in ``largest`` layers,
-    the narrowest place since is taken. For ``layer`` every layer is a block.
+    belongs to the pointwise one after it, and to the one before it that widened the tensor: an inverted bottleneck is
+    one block, whether or not a residual goes around it. If there is no such place within ``largest`` layers, the cut is
+    at the narrowest place. For ``layer`` every layer is a block.
     """
     return _Cutter(gm).cut(granularity, largest)
 
@@ -68,7 +68,7 @@ class _Cutter:
         return max((self.order[user] for user in node.users if user in self.order), default=-1)
 
     def _read_by_the_first_layer(self, largest: int) -> list[int]:
-        """The last uses of what the first layer's input is made of, where that is not more than a block away."""
+        """The last uses of the values in the first layer's input, if they are not more than a block away."""
         first = next((node for node in self.nodes if self.weights[node]), None)
         above, todo = dict[Node, None](), list(first.all_input_nodes if first is not None else ())
         while todo:
@@ -80,7 +80,7 @@ class _Cutter:
         return [end for end in ends if sum(bool(self.weights[n]) for n in self.nodes[:end]) <= largest]
 
     def _weights_of(self, node: Node) -> tuple[str, ...]:
-        """Weights that are quantized inside a node, or read by it through a quantizer."""
+        """The weights that are quantized inside a node, or that it reads through a quantizer."""
         return tuple(q.name for _, q in weights_read(self.gm, node) if not q.fake_fused)
 
     def cut(self, granularity: Granularity, largest: int) -> list[Block]:
@@ -115,7 +115,7 @@ class _Cutter:
         return computed + sum(1 for end in self.beside if end > index)
 
     def _continues(self, node: Node, index: int) -> bool:
-        """Whether what comes next belongs to the same layer: its activation, its dropout, a reshape of its result."""
+        """Whether the next node belongs to the same layer: its activation, its dropout, a reshape of its result."""
         if index + 1 >= len(self.nodes):
             return False
         following = self.nodes[index + 1]
@@ -159,7 +159,7 @@ class _Cutter:
 
 
 def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
-    """A block as a module of its own that shares everything with the graph it comes from."""
+    """A block as a separate module that shares everything with its graph."""
     graph, twins = fx.Graph(), dict[Node, Node]()
     for source in block.inputs:
         twins[source] = graph.placeholder(source.name)
@@ -184,6 +184,6 @@ def _pointwise(layer: QuantizedLayer, fewer_than: int | None = None) -> bool:
 
 
 def _holds_weight(gm: GraphModule, node: Node) -> bool:
-    """Whether a node is the quantizer of a weight that a function uses: it goes wherever the weight is read."""
+    """Whether a node is the quantizer of a weight that a function uses: it belongs to the reader of the weight."""
     quantizer = quantizer_at(gm, node)
     return quantizer is not None and quantizer.side == "W"

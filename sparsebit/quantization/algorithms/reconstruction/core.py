@@ -1,8 +1,8 @@
 """The equations of rounding by reconstruction, over tensors alone.
 
 AdaRound (Nagel et al., arXiv 2004.10568, eq. 22-25): every weight lies h(V) of the way between the codes below and
-above it, and a regularizer drives h to 0 or 1 while the result of the layer is held. BRECQ (Li et al., arXiv
-2102.05426) does that for the result of a whole block, QDrop (Wei et al., arXiv 2203.05740) while activations are
+above it, and a regularizer drives h to 0 or 1 while the result of the layer is preserved. BRECQ (Li et al., arXiv
+2102.05426) does that for the result of a complete block, QDrop (Wei et al., arXiv 2203.05740) while activations are
 quantized at random.
 """
 
@@ -21,9 +21,9 @@ from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid
 
 @dataclass
 class SoftWeights:
-    """All weights of a block as one vector, so that a step is one run of each operator however many there are.
+    """All weights of a block as one vector, so that a step runs each operator once, for any number of weights.
 
-    ``v`` is what is trained. ``floor``, ``scale``, ``low`` and ``high`` are the code below each weight, the size of a
+    ``v`` is trained. ``floor``, ``scale``, ``low`` and ``high`` are the code below each weight, the size of a
     step, and the codes it is clipped to, all counted from the zero point.
     """
 
@@ -36,7 +36,7 @@ class SoftWeights:
 
     @classmethod
     def of(cls, weights: list[tuple[Tensor, Grid]]) -> SoftWeights:
-        """From weights and their grids."""
+        """Create it from weights and their grids."""
         floors, fractions, scales, lows, highs = [], [], [], [], []
         for weight, grid in weights:
             scale, zero_point = grid.spread(weight.shape)
@@ -51,13 +51,13 @@ class SoftWeights:
         return cls(v, floor, scale, low, high, [weight.shape for weight, *_ in weights])
 
     def soft(self) -> tuple[list[Tensor], Tensor]:
-        """The weights as they are on the way, and h(V)."""
+        """The soft weights during training, and h(V)."""
         h = rectified_sigmoid(self.v)
         codes = torch.minimum(torch.maximum(self.floor + h, self.low), self.high)
         return self._cut(codes * self.scale), h
 
     def up(self) -> list[Tensor]:
-        """Which weights are rounded up in the end."""
+        """Which weights are finally rounded up."""
         return self._cut(self.v.detach() >= 0)
 
     def _cut(self, flat: Tensor) -> list[Tensor]:
@@ -76,7 +76,7 @@ def undecided(h: Tensor, beta: float | Tensor) -> Tensor:
 
 
 def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2.0) -> float | None:
-    """The exponent after a part of the steps: none during the warm-up, then falling in a straight line.
+    """The exponent after a fraction of the steps: none during the warm-up, then decreasing linearly.
 
     Example:
         >>> beta_at(0.1, 0.2), beta_at(0.2, 0.2), beta_at(1.0, 0.2)
@@ -90,21 +90,21 @@ def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2
 def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: list[Tensor]) -> Tensor:
     """Squared error, summed over channels and averaged over everything else, of all results of a block.
 
-    Each is counted in the variance of the result (``units``): blocks of one model differ by orders of magnitude in what
-    they compute, and the regularizer beside this error does not.
+    Each is relative to the variance of the result (``units``): the results of blocks differ by orders of magnitude, and
+    the regularizer does not.
     """
     errors = []
     for result, exact, unit in zip(results, wanted, units, strict=True):
-        # Of results that should be trained, those that no weight had a part in do not count.
+        # Results that depend on no weight are ignored.
         if isinstance(result, Tensor) and (result.requires_grad or not torch.is_grad_enabled()):
             channels = result.shape[1] if result.dim() > 1 else 1
             errors.append(F.mse_loss(result, exact) * channels / unit)
-    assert errors, "no weight has a part in any of the results"
+    assert errors, "no weight contributes to any of the outputs"
     return torch.stack(errors).sum()
 
 
 def variances(rows: list[list[Any]]) -> list[Tensor]:
-    """The variance of every floating-point tensor of a row, over all rows; 1 where nothing varies.
+    """The variance of every floating-point tensor of a row, over all rows; 1 for a constant tensor.
 
     Example:
         >>> variances([[torch.tensor([-3.0, 3.0])], [torch.tensor([1.0, 1.0])]])
@@ -123,9 +123,9 @@ def _has_values(value: Any) -> bool:
 
 
 def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Generator | None) -> Tensor:
-    """Quantized values, of which each is the float one instead with a probability (QDrop, eq. 8).
+    """Quantized values, each replaced by its float value with a probability (QDrop, eq. 8).
 
-    The probability is taken to the nearest of 256: one random byte decides about each value.
+    The probability is rounded to a multiple of 1/256: one random byte decides for each value.
     """
     if probability <= 0:
         return rounded

@@ -1,4 +1,4 @@
-"""The steps of a reconstruction: one by one, or on a GPU recorded once and replayed, as most of a step is launching."""
+"""The steps of a reconstruction: one by one, or on a GPU recorded once and replayed, to avoid the launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 USE_GRAPHS = True  # whether steps are recorded on CUDA; replaced in benchmarks to compare
 CALLED_FIRST = 3  # steps before recording: libraries load their kernels and choose among them
-WORTH_RECORDING = 16  # steps from which recording pays
+WORTH_RECORDING = 16  # number of steps from which recording is worth it
 
 # Takes which samples (None: any), and the exponent of the regularizer (None: without it). False: nothing to train.
 Step = Callable[[Tensor | None, float | Tensor | None], bool]
@@ -20,7 +20,7 @@ Step = Callable[[Tensor | None, float | Tensor | None], bool]
 
 @dataclass
 class Schedule:
-    """What changes from step to step."""
+    """The values that change from step to step."""
 
     rows: Tensor | None  # [steps, batch], which samples; None where a step chooses by itself
     betas: list[float | None]
@@ -35,7 +35,7 @@ def run_steps(
     noise: torch.Generator,
     ticks: Iterator[int],
 ) -> bool:
-    """All steps; False, and an early end, where there is nothing to train."""
+    """Run all steps; returns False early if there is nothing to train."""
     steps = len(schedule.betas)
     recorded = USE_GRAPHS and noise.device.type == "cuda" and schedule.rows is not None
     if not recorded or steps < WORTH_RECORDING:
@@ -65,7 +65,7 @@ def _call_and_replay(
     try:
         graphs = _record(step, schedule, noise, CALLED_FIRST)
     except RuntimeError as error:  # an operator that waits for the device, or does not allow recording
-        log.warning("steps are called one by one, because they cannot be recorded: %s", error)
+        log.warning("steps run one by one, because they cannot be recorded as a CUDA graph: %s", error)
         # A broken recording leaves them unusable.
         for generator, state in zip(generators, before, strict=True):
             generator.graphsafe_set_state(state)
@@ -90,7 +90,7 @@ def _call(
 def _record(
     step: Step, schedule: Schedule, noise: torch.Generator, first: int
 ) -> dict[bool, torch.cuda.CUDAGraph]:
-    """A step without and with the regularizer as graphs, which count by themselves which step it is."""
+    """Steps without and with the regularizer as CUDA graphs, which count the steps themselves."""
     device, rows = noise.device, schedule.rows
     assert rows is not None
     index = torch.full((1,), first, device=device)

@@ -1,4 +1,4 @@
-"""Two streams of calibration data through a graph, block by block: as the float model computes, and quantized."""
+"""Two streams of calibration data through a graph, block by block: one of the float model, one quantized."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Streams:
-    """What flows between blocks, for every chunk of the data, in both streams; nothing that is not needed again.
+    """The values between blocks, for every chunk of the data, in both streams, as long as they are needed.
 
-    Each is a list of values by node; what does not fit in memory spills to disk.
+    Each is a list of values by node; values that do not fit in memory are spilled to disk.
     """
 
     def __init__(self, gm: GraphModule, inputs: Iterable[Call], blocks: Sequence[Block], batch: int) -> None:
@@ -49,7 +49,7 @@ class Streams:
             self._run(self.exact, block, module)
 
     def advance(self, index: int, block: Block, module: torch.nn.Module) -> None:
-        """Run the quantized stream through a block that is finished, and drop what no later block reads."""
+        """Run the quantized stream through a finished block, and drop values that no later block reads."""
         self._run(self.rounded, block, module)
         for stream in (self.exact, self.rounded):
             for position, values in enumerate(stream):
@@ -65,8 +65,8 @@ class Streams:
 class Samples:
     """Mini-batches of one block: inputs of both streams and the float results.
 
-    Where every value has its samples along the first axis, mini-batches are drawn from all samples; else they are
-    the chunks the data was cut into.
+    If every value has its samples along the first axis, mini-batches are drawn from all samples; otherwise they are the
+    chunks of the data.
     """
 
     def __init__(self, streams: Streams, block: Block, batch: int, generator: torch.Generator) -> None:
@@ -83,9 +83,9 @@ class Samples:
             self.count = len(self.wanted[0][0])
 
     def draw(self, steps: int) -> Tensor | None:
-        """Which samples each of so many mini-batches has, [steps, batch], on the device of the samples.
+        """The samples of each mini-batch, [steps, batch], on the device of the samples.
 
-        None where mini-batches are chunks.
+        None if mini-batches are chunks.
         """
         if not self.count:
             return None
@@ -127,7 +127,7 @@ def _alike(*streams: Sequence[Sequence[Tensor]]) -> bool:
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[Call]:
-    """One call as several with at most ``batch`` samples, cut along the first axis where all inputs share it."""
+    """Split one call into several with at most ``batch`` samples, along the first axis, if all inputs share it."""
     leaves, structure = pytree.tree_flatten((args, kwargs))
     sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
     if len(sizes) != 1 or any(isinstance(leaf, Tensor) and leaf.dim() == 0 for leaf in leaves):

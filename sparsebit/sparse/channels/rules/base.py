@@ -1,4 +1,4 @@
-"""What every rule is written with: its registry, its way to give up, and the operator it is about."""
+"""The tools for writing rules: their registry, the exception for giving up, and the visited operator."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparsebit.sparse.channels.trace import Trace
 
 
 class Stop(Exception):
-    """A rule cannot follow the labels: whatever reaches this node keeps its size. The text says why."""
+    """Raised if a rule cannot follow the labels: all inputs of this node keep their sizes. The text says why."""
 
 
 class Visit:
-    """One operator on the walk through a graph: what it reads, and how its rule ties labels together.
+    """One operator during the traversal of a graph: its inputs, and the ways its rule can tie labels.
 
-    A reason that is not given is ``why``: the operator and its place.
+    The default reason is ``why``: the operator and its place.
     """
 
     def __init__(self, trace: Trace, call: OpCall) -> None:
@@ -83,7 +83,7 @@ class Visit:
         return self.trace.pin(layer, dims, reason or self.why)
 
     def pinned(self, value: Labels, dims: Iterable[int], reason: str = "") -> list[Family]:
-        """The layers of a value that still vary, after ``pin``."""
+        """The families of a value that still vary, after ``pin``."""
         return self.trace.pinned(value, dims, reason or self.why)
 
     def operand(self, value: Labels, letters: Sequence[int], node: object = None) -> Operand:
@@ -95,15 +95,15 @@ class Visit:
         return operand(self.trace, value, range(rank - value.rank, rank), node)
 
     def match(self, left: Operand, right: Operand) -> Operand:
-        """Tie the labels of two operands where they meet; the result carries the layers of both."""
+        """Tie the labels of two operands where they meet; the result has the families of both."""
         return match(self.trace, left, right, self.why)
 
     def alive(self, value: Operand) -> list[Family]:
-        """The layers that still vary."""
+        """The families that still vary."""
         return alive(self.trace, value)
 
     def sum_product(self, operands: Sequence[Operand], summed: Sequence[int]) -> list[Family]:
-        """The layers left after summing the product of operands over letters."""
+        """The families left after summing the product of operands over letters."""
         return sum_product(self.trace, operands, summed, self.why)
 
     # Weights, biases and other vectors
@@ -116,7 +116,7 @@ class Visit:
         return path if path and leaf == "weight" else tensor
 
     def weight(self, argument: object, letters: Mapping[int, tuple[int, Role]]) -> Operand:
-        """A weight with the axes that count named: axis -> (letter, role). Any other axis keeps its size."""
+        """A weight with its relevant axes named: axis -> (letter, role). Any other axis keeps its size."""
         name = tensor_name(argument)
         if name is None:
             value = self.trace.labels_of(argument)
@@ -134,7 +134,7 @@ class Visit:
         return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
 
     def reads(self, value: Labels, dim: int, axis: int) -> bool:
-        """The common case of a layer that reads the only family of channels: no need to match anything.
+        """The common case of a layer that reads the only family of channels: nothing needs to be matched.
 
         True if the weight's axis was tied to the channels along ``dim``.
         """
@@ -148,7 +148,7 @@ class Visit:
         return True
 
     def makes(self, axis: int, dim: int) -> Labels:
-        """The new channels a layer makes along ``dim``, tied to its weight and its bias."""
+        """The new channels that a layer computes along ``dim``, tied to its weight and its bias."""
         name, shape = tensor_name(self.arguments["weight"]), self.shape
         assert name is not None
         layers = []
@@ -166,9 +166,9 @@ class Visit:
         return bias is None or (zero and all(layer.dims == (dim,) for layer in layers))
 
     def tie_vector(self, vector: object, labels: Tensor | None, role: Role) -> bool:
-        """Tie a bias, a scale or a statistic [n] to the labels of what it belongs to; None where those are fixed.
+        """Tie a bias, a scale or a statistic [n] to the labels of its channels; None if these are fixed.
 
-        True if it is zero for a removed channel: a parameter is, what the graph computes may not be.
+        True if it is zero for a removed channel, as parameters are; computed values may not be.
         """
         name = tensor_name(vector)
         if vector is None or name is not None:
@@ -183,7 +183,7 @@ class Visit:
             else:
                 self.trace.sets.join(layer.along(layer.dims), labels)
         if labels is not None and not layers:
-            self.pin(Family((0,), labels), (0,), f"{self.why} meets a tensor whose size is fixed")
+            self.pin(Family((0,), labels), (0,), f"{self.why} combines it with a tensor of fixed size")
         return value.zero
 
 
@@ -192,7 +192,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule under the names by which an ``OpSpec`` asks for it in its field ``channels``."""
+    """Register a rule under the names that an ``OpSpec`` uses for it in its field ``channels``."""
 
     def add(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -207,7 +207,7 @@ def why(call: OpCall) -> str:
 
 
 def number(value: object) -> Any:
-    """A constant, or what a size of the graph was when it was recorded."""
+    """A constant, or the recorded value of a size."""
     return value.meta.get("value") if isinstance(value, Node) else value
 
 
@@ -219,5 +219,5 @@ def tensor_name(value: object) -> str | None:
 
 
 def pick(layers: Sequence[Family], dim: int) -> Tensor | None:
-    """The labels along one dim, if a layer varies along it alone."""
+    """The labels along one dim, if a family varies only along it."""
     return next((layer.labels for layer in layers if layer.dims == (dim,)), None)

@@ -85,10 +85,10 @@ def grouped_mm(at: Visit) -> Labels:
     rows, stack = at.input, at.labels("other")
     stored = stored_weight(at.call.owner, at.arguments["other"])
     if rows.rank != 2 or stack.rank != 3 or at.arguments.get("bias") is not None:
-        raise Stop(f"{at.why}: not rows by a stack of matrices")
+        raise Stop(f"{at.why}: it does not multiply rows by a stack of matrices")
     x, letters = at.operand(rows, (0, IN)), (EACH, IN, OUT)
     w = at.operand(stack, letters) if stored is None else _stored(at, stored, letters)
-    reason = f"{at.why} finds matrices by their number"
+    reason = f"{at.why} selects matrices by number"
     w.layers = [layer for layer in (at.pin(one, [EACH], reason) for one in w.layers) if layer.dims]
     return _contract(at, [x, w], (0, OUT))
 

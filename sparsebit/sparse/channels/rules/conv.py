@@ -44,7 +44,7 @@ def _plain(at: Visit, value: Labels, channel: int) -> Labels:
 
 
 def _computed_depthwise(at: Visit, value: Labels, channel: int) -> Labels:
-    """One filter a channel, made by other operators: it is removed with its channel."""
+    """One filter per channel, computed by other operators: it is removed with its channel."""
     w = at.weight(at.arguments["weight"], {0: (channel, "output")})
     x = at.aligned(value, value.rank)
     layers = at.alive(at.match(x, w))
@@ -72,7 +72,7 @@ def _grouped(at: Visit, weight: str, value: Labels, channel: int, groups: int) -
 def _tie_groups(
     at: Visit, weight: str, labels: Tensor | None, groups: int, width: int, made: int
 ) -> Tensor | None:
-    """The labels of the result, which the weight [out, in / groups, ...] makes; None where its size is fixed."""
+    """The labels of the result, computed with the weight [out, in / groups, ...]; None if its size is fixed."""
     trace, name, read = at.trace, at.layer_name(weight), width // groups
     out = trace.axis(weight, 0, "output", name)
     if labels is None and read == 1:
@@ -96,13 +96,13 @@ def _tie_groups(
 def _tie_transposed_groups(
     at: Visit, weight: str, labels: Tensor | None, groups: int, width: int, made: int
 ) -> Tensor | None:
-    """The same for a weight [in, out / groups, ...]: one axis makes the channels of every group."""
+    """The same for a weight [in, out / groups, ...]: one axis has the output channels of every group."""
     trace, name, read, per = at.trace, at.layer_name(weight), width // groups, made // groups
     if labels is not None and per == 1 and read == 1:
         trace.tie_axis(weight, 0, labels, "output", name)
         return labels
     if labels is not None and read == 1:
-        trace.frozen.append((labels, f"{at.why} makes several channels from one"))
+        trace.frozen.append((labels, f"{at.why} computes several channels from one"))
     elif labels is not None:
         trace.tie_axis(weight, 0, labels, "input", name)
         trace.balance(labels, groups, f"{at.why} has {groups} groups")

@@ -1,4 +1,4 @@
-"""Element by element: channels that meet are removed together."""
+"""Element-wise operators: channels that are combined are removed together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def join_elements(at: Visit) -> Labels:
 
 @rule("first_operand")
 def join_first(at: Visit) -> Labels:
-    """The rule of element-wise operators whose other tensors decide only how: a dtype, the ends of bins."""
+    """The rule of element-wise operators whose other tensors are only parameters: a dtype, the ends of bins."""
     return _join(at, at.tensors(*at.call.spec.activations))
 
 
@@ -36,7 +36,7 @@ def _join(at: Visit, found: list[tuple[Node, Labels]]) -> Labels:
 
 @rule("prelu")
 def prelu(at: Visit) -> Labels:
-    """One slope, or one a channel."""
+    """One slope, or one per channel."""
     value = at.input
     layers = at.trace.simple(value)
     if at.call.shape("weight") != (1,):
@@ -56,5 +56,5 @@ def same_size(at: Visit) -> Labels:
 
 @rule("fill")
 def fill(at: Visit) -> Labels:
-    """A constant fill can be made in any size: it takes the labels of what it meets first."""
+    """A constant fill can be created in any size: it takes the labels of the first tensor it is combined with."""
     return Labels(at.shape, zero=at.call.keeps_zero(()), wild=True)

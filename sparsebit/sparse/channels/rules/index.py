@@ -1,4 +1,4 @@
-"""Picking, looking up and joining: indexing, tables, gathering, concatenation."""
+"""Selecting, looking up and joining: indexing, tables, gathering, concatenation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def getitem(at: Visit) -> object:
         elif isinstance(item, (int, Node)):
             picked.append(dim)
     for layer in at.trace.simple(held):
-        at.pin(layer, looked_up, f"{at.why} looks positions up by value")
+        at.pin(layer, looked_up, f"{at.why} searches positions by value")
     value = keep_picked_dims(at, held, picked)
     for _, dim, item in indexed_dims(index, held.rank):
         if isinstance(item, slice) and item.step not in (None, 1):
@@ -53,7 +53,7 @@ def getitem(at: Visit) -> object:
 
 
 def _beside_empty(at: Visit, value: Labels, shape: tuple[int, ...]) -> list[Family]:
-    """The layers along the other dims of a slice that is empty: the heads, where no dim of a head is left over."""
+    """The families along the other dims of an empty slice: the heads, if no dim of a head remains."""
     if value.rank != len(shape):
         return []
     same = {dim for dim in range(value.rank) if shape[dim] == value.shape[dim]}
@@ -75,7 +75,7 @@ def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
 
 
 def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
-    """``x[:, 1::2]`` stays right as long as complete steps are removed: positions 0 and 1, 2 and 3, ..."""
+    """``x[:, 1::2]`` stays correct as long as complete steps are removed: positions 0 and 1, 2 and 3, ..."""
     if dim not in layer.dims:
         return
     layer = at.pin(layer, [other for other in layer.dims if other != dim])
@@ -84,7 +84,7 @@ def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
     if layer.dims and known and len(layer.labels) % step == 0 and 0 <= start < step:
         at.pin(Family((0, 1), layer.labels.reshape(-1, step)), [1])
     else:
-        at.pin(layer, [dim], f"{at.why} picks single positions")
+        at.pin(layer, [dim], f"{at.why} selects single positions")
 
 
 @rule("embedding")
@@ -111,7 +111,7 @@ def embedding(at: Visit) -> Labels:
 
 @rule("index_select")
 def index_select(at: Visit) -> Labels:
-    """Positions along one dim are looked up by value, so it keeps its size."""
+    """Positions along one dim are selected by value, so it keeps its size."""
     looked_up, _ = _looked_up(at)
     at.trace.freeze(at.labels("index"), f"{at.why} uses it as an index")
     shape = at.shape
@@ -133,13 +133,13 @@ def _looked_up(at: Visit) -> tuple[Operand, int]:
     """The input with the dim of the index kept as it is, and that dim."""
     value = at.input
     dim = at.dim(value.rank)
-    layers = at.pinned(value, [dim], f"{at.why} looks positions up by value")
+    layers = at.pinned(value, [dim], f"{at.why} searches positions by value")
     return at.aligned(Labels(value.shape, layers, value.zero), value.rank), dim
 
 
 @rule("cat")
 def cat(at: Visit) -> Labels:
-    """Labels side by side along the dim; along the others the parts belong together."""
+    """Labels are concatenated along the dim; along the others, labels of the parts are tied."""
     return _cat(at, at.dim(len(at.shape), 0))
 
 
@@ -157,7 +157,7 @@ def hstack(at: Visit) -> Labels:
 
 @rule("stack")
 def stack(at: Visit) -> Labels:
-    """A new dim, along which the parts keep their size; they belong together along all others."""
+    """A new dim, which keeps its size; labels of the parts are tied along all others."""
     found, shape = at.tensors("tensors"), at.shape
     new = at.dim(len(shape), 0)
     letters = [dim for dim in range(len(shape)) if dim != new]
@@ -169,7 +169,7 @@ def stack(at: Visit) -> Labels:
 
 
 def _cat(at: Visit, main: int) -> Labels:
-    """Join the layers that run across the parts, then put those along the dim ``main`` end to end."""
+    """Tie the families that all parts have, then concatenate those along the dim ``main``."""
     found = [(node, value) for node, value in at.tensors("tensors") if value.shape != (0,)]
     shape, trace = at.shape, at.trace
     rank = len(shape)
@@ -203,10 +203,10 @@ def _cat(at: Visit, main: int) -> Labels:
 
 
 def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Family, list[Family]]:
-    """The layer along the dim of concatenation (a fixed one where there is none), and the others.
+    """The family along the dim of concatenation (a fixed one if there is none), and the others.
 
     Where the other parts have channels that vary along ``main`` and along ``crossing`` (dims of a head, for every
-    head), channels that vary along ``crossing`` alone are taken as the same all along ``main``.
+    head), channels that vary only along ``crossing`` are treated as the same all along ``main``.
     """
     layers = at.trace.simple(value)
     along = [layer for layer in layers if main in layer.dims]

@@ -19,13 +19,13 @@ from sparsebit.sparse.channels.rules.base import Stop, Visit, rule
 
 @rule("move")
 def move(at: Visit) -> object:
-    """Gives the same elements for the labels as for the data, and can be given smaller sizes afterwards."""
+    """The operator moves labels in the same way as data, and can have smaller sizes afterwards."""
     return _move(at, at.input)
 
 
 @rule("pick")
 def pick_positions(at: Visit) -> object:
-    """The same where single positions are taken from a dim."""
+    """The same, if single positions are selected from a dim."""
     value = at.input
     return _move(at, keep_picked_dims(at, value, [at.dim(value.rank, 0)]))
 
@@ -67,7 +67,7 @@ def _move(
     through: Callable[[Family], list[Family]] | None = None,
     *more: list[Family],
 ) -> object:
-    """Each layer through the operator, by default by running it; every result takes its part of each."""
+    """Move each family through the operator, by default by running it; each result gets its part."""
     through = through or (lambda layer: _run(at, value, layer))
     results = [*(through(layer) for layer in at.trace.simple(value)), *more]
     position = itertools.count()
@@ -88,7 +88,7 @@ def _run(at: Visit, value: Labels, layer: Family) -> list[Family]:
 
 
 def run_node(at: Visit, source: object, labels: Tensor) -> object:
-    """Call the node's own target with ``labels`` in place of its tensor and recorded sizes elsewhere."""
+    """Call the node's own target with ``labels`` instead of its tensor, and with recorded sizes."""
 
     def give(item: object) -> object:
         if item is source:
@@ -107,7 +107,7 @@ def run_node(at: Visit, source: object, labels: Tensor) -> object:
 
 
 def keep_picked_dims(at: Visit, value: Labels, dims: list[int]) -> Labels:
-    """Where single positions are picked from a dim, layers that also vary elsewhere keep the size of that dim."""
+    """If single positions are selected from a dim, families that also vary elsewhere keep the size of that dim."""
     for layer in at.trace.simple(value):
         if any(dim not in dims for dim in layer.dims):
             at.pin(layer, dims)
@@ -129,7 +129,7 @@ def channel_shuffle(at: Visit) -> Labels:
 
 @rule("pixel_shuffle")
 def pixel_shuffle(at: Visit) -> Labels:
-    """Channels become positions: those of one new channel are removed together; or positions become channels."""
+    """Channels become positions: those of one new channel are removed together. Or positions become channels."""
     up = "upscale_factor" in at.arguments
     area = at.integer("upscale_factor" if up else "downscale_factor") ** 2
 

@@ -1,7 +1,7 @@
 """Norms: their factors and statistics are removed with the channels they belong to.
 
-A norm over channels (layer norm, RMS norm, group norm within a group) takes its statistics over the channels
-that are left, as the same norm of the smaller width does.
+A norm over channels (layer norm, RMS norm, group norm within a group) computes its statistics over the remaining
+channels, like the same norm of the smaller width.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def normalize(at: Visit) -> Labels:
 
 @rule("weight_norm")
 def weight_norm(at: Visit) -> Labels:
-    """A direction and a length a row: only the rows can be removed."""
+    """A direction and a length per row: only rows can be removed."""
     value, length = at.input, at.labels("g")
     others = [axis for axis in range(value.rank) if axis != at.dim(value.rank)]
     layers = at.pinned(value, others, f"{at.why} is a norm over it")
@@ -124,7 +124,7 @@ def weight_norm(at: Visit) -> Labels:
 
 
 def norm_channel(call: OpCall, rank: int) -> int:
-    """The dim of the channels: the first where an instance norm is called without a batch, else the second."""
+    """The dim of the channels: the first if an instance norm is called without a batch, else the second."""
     name = type(call.module).__name__
     unbatched = name.startswith("InstanceNorm") and name[-2:-1].isdigit() and rank == int(name[-2]) + 1
     return 0 if unbatched else 1

@@ -1,4 +1,4 @@
-"""Pooling and resampling: channels stay what they are, positions are mixed."""
+"""Pooling and resampling: channels are unchanged, positions are mixed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def keep_channels(at: Visit) -> object:
 
 @rule("max_unpool")
 def max_unpool(at: Visit) -> object:
-    """Values and the positions they are put at belong together."""
+    """Labels of the values and of their positions are tied."""
     value, index = at.input, at.labels("indices")
     dims = range(value.rank)
     both = at.match(at.aligned(value, value.rank), at.aligned(index, value.rank))

@@ -1,4 +1,4 @@
-"""Reductions and everything else that works along a dim."""
+"""Reductions and all other operators that compute along a dim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsebit.sparse.channels.written_norm import is_part_of_norm
 
 @rule("reduce", "sum", "mean", "statistic")
 def reduction(at: Visit) -> object:
-    """Removed channels must not change the result: sums of zeros are free, a mean is divided again, others stop."""
+    """Removed channels must not change the result: sums of zeros do not, a mean is rescaled, other reductions stop."""
     value, kind = at.input, at.call.spec.channels
     dims = _dims(at.arguments.get("dim"), value.rank)
     layers: list[Family] = []
@@ -45,7 +45,7 @@ def reduction(at: Visit) -> object:
 
 
 def _is_negative(order: object) -> bool:
-    """Whether a norm is of a negative order: the zeros of removed channels would decide it."""
+    """Whether a norm has a negative order: the zeros of removed channels would determine it."""
     return isinstance(order, int | float) and order < 0
 
 

@@ -14,7 +14,7 @@ from sparsebit.sparse.channels.trace import blank, labels_in
 
 @rule("recurrent")
 def recurrent(at: Visit) -> object:
-    """Stacked, bidirectional, projected; as many channels must stay in every layer and direction."""
+    """Stacked, bidirectional, projected; the same number of channels must remain in every layer and direction."""
     module = at.call.module
     if not isinstance(module, nn.RNNBase):
         raise Stop(f"{at.why}: the functional form")
@@ -51,7 +51,7 @@ def recurrent(at: Visit) -> object:
 
 
 def _units(at: Visit, module: nn.RNNBase, path: str, end: str) -> tuple[Tensor, Tensor]:
-    """The hidden units of one layer and direction, and those it shows: the same unless it is projected."""
+    """The hidden units of one layer and direction, and its outputs: the same units unless it has a projection."""
     key = (at.trace.canonical(f"{path}.weight_hh{end}"), 0, 0)
     known = at.trace.axes.get(key)
     hidden = known.labels[: module.hidden_size] if known else at.trace.sets.fresh(module.hidden_size)
@@ -78,7 +78,7 @@ def _inputs(at: Visit, source: object) -> Tensor | None:
 
 
 def _tie_initial_states(at: Visit, shown: Tensor, hidden: Tensor) -> bool:
-    """Tie given states to the hidden units; True if the state of a removed unit starts, and so stays, at zero."""
+    """Tie initial states to the hidden units; True if the state of a removed unit starts and stays at zero."""
     zero, given = True, at.arguments.get("hx")
     items = given if isinstance(given, (tuple, list)) else [given]
     for item, labels in zip(items, (shown, hidden), strict=False):
@@ -94,7 +94,7 @@ def _tie_initial_states(at: Visit, shown: Tensor, hidden: Tensor) -> bool:
 
 
 def _hidden_layer(rank: int, labels: Tensor) -> Family:
-    """The labels of states [layers and directions, ..., units]; one layer and direction has no dim of its own."""
+    """The labels of states [layers and directions, ..., units]; a single layer and direction has no separate dim."""
     return Family((0, rank - 1), labels) if len(labels) > 1 else Family((rank - 1,), labels[0])
 
 
@@ -123,7 +123,7 @@ def packed_sequence(at: Visit) -> object:
 
 @rule("repack")
 def repack(at: Visit) -> object:
-    """Steps and sequences are rearranged by their lengths; features stay features."""
+    """Steps and sequences are rearranged by their lengths; features are unchanged."""
     source = at.arguments["input"]
     labels = _inputs(at, source)
     held = labels_in(at.trace.values.get(source.name) if isinstance(source, Node) else None)

@@ -40,7 +40,7 @@ def test_a_program_does_not_switch_its_mode() -> None:
         graph.train()
     assert (
         error.value.where
-        == "an exported program holds the mode it was exported in; capture the module itself to have both"
+        == "an exported program contains only the mode it was exported in; capture the module to have both modes"
     )
 
 

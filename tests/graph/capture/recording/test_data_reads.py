@@ -41,7 +41,7 @@ from tests.graph.capture.recording.applies import Applies, X, recorded
 def test_a_number_taken_from_the_inputs_is_refused(function: Callable[[Tensor], Any], text: str) -> None:
     with pytest.raises(CaptureError, match=f"the model's control flow depends on its input data: .*{text}"):
         recorded(function)
-    with pytest.warns(SpecializationWarning, match=f"{text}.* was fixed to what the example inputs gave"):
+    with pytest.warns(SpecializationWarning, match=f"{text}.* was fixed to its value for the example inputs"):
         graph = recorded(function, on_data="specialise")
     with torch.no_grad():
         assert graph(X).shape == Applies(function)(X).shape

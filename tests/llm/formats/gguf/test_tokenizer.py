@@ -70,7 +70,7 @@ def test_another_rule_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     model = quantized_model("llama", tokens=byte_level("smollm"))
     monkeypatch.setattr("sparsebit.llm.formats.gguf.tokenizer.splitting_rule", lambda described: "falcon")
     report = model.export(tmp_path / "model.gguf", "gguf")
-    assert not report.ok and "texts into different tokens from the tokenizer, such as" in str(report)
+    assert not report.ok and "texts into tokens that differ from the tokenizer's, such as" in str(report)
 
 
 def test_what_llama_cpp_does_not_know_is_refused() -> None:
