@@ -9,18 +9,17 @@ in HAWQ-V2 (Dong et al., arXiv 1911.03852, eq. 5).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis.profiling.agreement import float_outputs
+from sparsebit.batches import Loss, call_loss
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import requiring_grad
 from sparsebit.quantization import QuantModel
-
-Loss = Callable[..., Tensor]
 
 
 class Probe:
@@ -62,7 +61,7 @@ class Probe:
         if loss is None:
             result = sum((self._noise(y) * y.float()).sum() for y in float_outputs(outputs))
         else:
-            result = loss(outputs, *rest)
+            result = call_loss(loss, outputs, rest)
         if not isinstance(result, Tensor) or not result.requires_grad:
             raise SparsebitError(
                 "the model's outputs have no gradient with respect to its weights",

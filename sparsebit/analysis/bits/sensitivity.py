@@ -11,12 +11,12 @@ from rich.table import Table
 from torch import nn
 
 from sparsebit.analysis.bits.choices import Choice, Product, find_choices, find_products
-from sparsebit.analysis.bits.curvature import Loss, Probe
+from sparsebit.analysis.bits.curvature import Probe
 from sparsebit.analysis.bits.layer_bits import FLOAT
 from sparsebit.analysis.profiling.agreement import Agreement, float_outputs, outputs_agree
 from sparsebit.analysis.profiling.calls import calls_of, only
 from sparsebit.analysis.size import other_bytes
-from sparsebit.batches import Call, read_batches
+from sparsebit.batches import Call, Loss, read_batches
 from sparsebit.config import QConfig, Side, load_qconfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import ConfigError, SparsebitError
