@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from sparsebit.errors import RegistryError
+from sparsebit.errors import RegistryError, with_article
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -29,8 +29,9 @@ class Registry(Mapping[str, T]):
           next: did you mean 'circle'? there are: circle
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, of: type | None = None) -> None:
+        """``of``: what plug-ins are derived from, or objects of; None takes anything."""
+        self.kind, self.of = kind, of
         self._items: dict[str, T] = {}
 
     def register(self, name: str, *, replace: bool = False) -> Callable[[Item], Item]:
@@ -41,6 +42,7 @@ class Registry(Mapping[str, T]):
                 raise RegistryError(
                     f"{name!r} is not a name for a {self.kind}", expected="a text of one line"
                 )
+            self._require_kind(item)
             key = name.lower()
             if key in self._items and not replace:
                 raise RegistryError(
@@ -51,6 +53,23 @@ class Registry(Mapping[str, T]):
             return item
 
         return add
+
+    def _require_kind(self, item: object) -> None:
+        """Raise unless it is derived from the base of the plug-ins and has its methods."""
+        of, kind = self.of, item if isinstance(item, type) else type(item)
+        if of is None:
+            return
+        lacks = sorted(
+            name
+            for name in getattr(of, "__abstractmethods__", ())
+            if getattr(getattr(kind, name, None), "__isabstractmethod__", not hasattr(kind, name))
+        )
+        if lacks or not issubclass(kind, of):
+            which = f": it has no {', '.join(lacks)}" if lacks else ""
+            raise RegistryError(
+                f"{kind.__qualname__} is not {with_article(self.kind)}{which}",
+                hint=f"derive it from {of.__module__}.{of.__qualname__} and write its methods",
+            )
 
     def remove(self, name: str) -> None:
         """Remove a plug-in (tests and notebooks register again)."""

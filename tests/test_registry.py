@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +110,28 @@ def test_it_decorates_classes_and_functions_unchanged() -> None:
 def test_what_is_not_a_name_is_refused(name: object) -> None:
     with pytest.raises(RegistryError, match=r"is not a name for a shape\n  expected: a text of one line"):
         shapes().register(name)("oval")  # type: ignore[arg-type]
+
+
+class Shape(ABC):
+    @abstractmethod
+    def area(self) -> float: ...
+
+
+class Square(Shape):
+    def area(self) -> float:
+        return 1.0
+
+
+def test_plug_ins_of_another_kind_are_refused() -> None:
+    registry: Registry[object] = Registry("shape", Shape)
+    registry.register("class")(Square), registry.register("object")(Square())
+    with pytest.raises(RegistryError, match=r"int is not a shape: it has no area\n.*derive it from .*Shape"):
+        registry.register("number")(3)
+    for incomplete in (type("Circle", (), {}), type("Circle", (Shape,), {})):
+        with pytest.raises(RegistryError, match="Circle is not a shape: it has no area"):
+            registry.register("circle")(incomplete)
+    with pytest.raises(RegistryError, match="Circle is not a shape\n"):
+        registry.register("circle")(type("Circle", (), {"area": Square.area}))
 
 
 def test_a_clash_with_something_long_is_told_in_short() -> None:

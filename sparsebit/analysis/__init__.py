@@ -7,6 +7,7 @@ from sparsebit.analysis.bits.choose_bits import (
     choose_bits,
     measure_latencies,
 )
+from sparsebit.analysis.bits.curvature import Curvature
 from sparsebit.analysis.bits.layer_bits import FLOAT, with_layer_bits
 from sparsebit.analysis.bits.mixed_precision import mixed_precision
 from sparsebit.analysis.bits.sensitivity import Sensitivity, sensitivity
@@ -25,6 +26,7 @@ __all__ = [
     "BitPoint",
     "CostReport",
     "CostRow",
+    "Curvature",
     "ErrorProfile",
     "LatencyTable",
     "LayerError",

@@ -1,6 +1,7 @@
 """The one rule for data: how the batches of a loader become calls of a model. The rule is in ``model_inputs``."""
 
 from sparsebit.batches.calls import Call, as_call, copied, crop_like, device_of, example_call, few, to_device
+from sparsebit.batches.loss import Loss, call_loss, require_loss
 from sparsebit.batches.model_inputs import LABELS, Batch, Feed, ModelInputs, example_from
 from sparsebit.batches.reading import MOST_BATCHES, DataError, NoBatchesError, explained, peek, read_batches
 
@@ -11,9 +12,11 @@ __all__ = [
     "Call",
     "DataError",
     "Feed",
+    "Loss",
     "ModelInputs",
     "NoBatchesError",
     "as_call",
+    "call_loss",
     "copied",
     "crop_like",
     "device_of",
@@ -23,5 +26,6 @@ __all__ = [
     "few",
     "peek",
     "read_batches",
+    "require_loss",
     "to_device",
 ]

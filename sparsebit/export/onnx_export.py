@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,12 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import ModelInputs
+from sparsebit.batches import Call, ModelInputs
 from sparsebit.batches.calls import require_dense
 from sparsebit.display import in_notebook
 from sparsebit.errors import ExportError, with_article
 from sparsebit.export.graph_export import Exported, export_graph
 from sparsebit.export.proof import CheckReport
-from sparsebit.export.proof.compare import Call
 from sparsebit.export.proof.compare import check as compare
 from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
 from sparsebit.export.translate.axes import DynamicAxes
@@ -75,7 +74,7 @@ def export_onnx(
     extra_info: bool = False,
     *,
     check: bool = True,
-    calls: Sequence[Call] = (),
+    calls: Iterable[Any] = (),
     target: str | None = None,
     fixed_sizes: bool = False,
     quantized: bool = True,
@@ -94,7 +93,7 @@ def export_onnx(
         verbose: log the whole report instead of its summary.
         extra_info: also write the width of every quantized tensor into the metadata of its nodes.
         check: run the file in ONNX Runtime and compare; a mismatch is an error, and an existing file stays.
-        calls: inputs to compare on, ``(args, kwargs)`` each, such as calibration data. By default the dummy data.
+        calls: inputs to compare on, such as calibration data, each as ``dummy_data``. By default that itself.
         target: the runtime to write for; by default the one the model was planned for.
         fixed_sizes: fix every size that ``dynamic_axes`` does not name, including the batch.
         quantized: write all calibrated quantizers, even if they are switched off. False writes the float model.
@@ -103,7 +102,9 @@ def export_onnx(
         ExportError: if the model cannot be written, or the file computes something else.
     """
     path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
-    args, kwargs = ModelInputs.of(model).call(dummy_data)
+    inputs = ModelInputs.of(model)
+    args, kwargs = inputs.call(dummy_data)
+    compared = [inputs.call(one) for one in calls] or [Call(args, kwargs)]
     graph = on_cpu(graph_of(model, args, kwargs))
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))
@@ -115,7 +116,7 @@ def export_onnx(
     ) -> None:  # before it replaces an existing file, so that a good file is not lost
         nonlocal report, findings
         if check:
-            report = replace(_check(graph, written, calls or [(args, kwargs)]), path=path)
+            report = replace(_check(graph, written, compared), path=path)
             report.raise_for_mismatch()
         if TARGETS[chosen].forms == "tensorrt":
             findings = check_tensorrt(written.path)

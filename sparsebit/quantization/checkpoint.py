@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.batches import Call, device_of, to_device
-from sparsebit.errors import CaptureError, GraphError, damaged, with_article
+from sparsebit.errors import CaptureError, GraphError, SparsebitError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.processes import failing_together, rank
 from sparsebit.quantization.algorithms.edits import restore_edits
@@ -57,6 +57,13 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
 
 def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -> None:
     quantizers = qmodel.quantizers
+    for name, quantizer in quantizers.items():
+        if not isinstance(quantizer, Frozen) and (expected := _lacking(quantizer)) is not None:
+            raise SparsebitError(
+                f"the grid of {name!r} cannot be saved: a folder with it would not load",
+                expected=expected,
+                hint="calibrate again, or look at the learning rate; nothing was written",
+            )
     plan = qmodel.plan.with_specs({name: quantizer.spec for name, quantizer in quantizers.items()})
     frozen, packed = frozen_names(qmodel.model), list[str]()
     if floats or qmodel.enable_qat:
@@ -175,17 +182,27 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
         if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
             raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
         return
+    if (expected := _lacking(quantizer)) is not None:
+        raise damaged(f"{folder}: the grid of {quantizer.name!r}", "its values do not fit", expected=expected)
+
+
+def _lacking(quantizer: Quantizer) -> str | None:
+    """What scale and zero point should be and are not; None if they are right, or not there yet."""
     scale, zero_point = quantizer.scale, quantizer.zero_point
     if not scale.numel() and not zero_point.numel():
-        return
+        return None
+    if scale.dtype != torch.float32 or zero_point.dtype != torch.float32:
+        return "floating-point scales"
+    if scale.shape != zero_point.shape:
+        return "a zero point for each scale"
+    if quantizer.layout.kind == "token":
+        return "no scale, as each token has its own"
+    grid = quantizer.grid()  # what counts: training may have pushed a learned scale below zero
     right = {
-        "floating-point scales": scale.dtype == torch.float32 and zero_point.dtype == torch.float32,
-        "a zero point for each scale": scale.shape == zero_point.shape,
-        "finite scales above 0": bool((scale.isfinite() & (scale > 0)).all()),
-        "finite zero points": bool(zero_point.isfinite().all()),
+        "finite scales above 0": bool((grid.scale.isfinite() & (grid.scale > 0)).all()),
+        "finite zero points": bool(grid.zero_point.isfinite().all()),
     }
-    if wrong := [what for what, holds in right.items() if not holds]:
-        raise damaged(f"{folder}: the grid of {quantizer.name!r}", "its values do not fit", expected=wrong[0])
+    return next((what for what, holds in right.items() if not holds), None)
 
 
 def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:

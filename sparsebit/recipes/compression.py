@@ -26,6 +26,13 @@ from sparsebit.recipes.trial import Trial, best_trials
 from sparsebit.storage import working_in
 from sparsebit.targets import TARGETS
 
+_FUNCTIONS = {
+    "metric": "from a model to a number, where higher is better",
+    "latency": "from a model to the seconds of one call",
+    "finetune": "that trains a model in place",
+    "on_trial": "of a trial",
+}
+
 
 def compress(
     model: nn.Module,
@@ -100,16 +107,16 @@ def compress(
             hint="call model.eval() first: dropout would distort the metric",
         )
     goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
-    if metric is not None and not callable(metric):
-        raise SparsebitError(
-            "metric is a function from a model to a number, where higher is better", got=f"{metric!r:.80}"
-        )
+    functions = {"metric": metric, "latency": latency, "finetune": finetune, "on_trial": on_trial}
+    _require_arguments(model, functions, ratios, time_budget)
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
         examples = example_from(model, batches[0])
     else:
         examples = example_call(example_inputs, example_kwargs)
-    metric = metric or accuracy_on(batches if validation is None else list(validation), examples)
+    metric = metric or accuracy_on(
+        batches if validation is None else list(read_batches(validation)), examples
+    )
     with working_in(folder):
         candidates = Candidates(
             model=model,
@@ -152,6 +159,23 @@ def compress(
         if folder is not None:
             result.save(folder)
     return result
+
+
+def _require_arguments(
+    model: nn.Module, functions: Mapping[str, object], ratios: Sequence[float], time_budget: float
+) -> None:
+    """Raise for what would only be found out in the middle of a search."""
+    if next(model.parameters(), None) is None:
+        raise SparsebitError(f"the {type(model).__name__} has no parameters to compress")
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise SparsebitError(f"{name} is a function {_FUNCTIONS[name]}", got=f"{function!r:.80}")
+    if not ratios or not all(isinstance(ratio, int | float) and 0 <= ratio < 1 for ratio in ratios):
+        raise SparsebitError(
+            "ratios: expected the fractions to prune, each at least 0 and less than 1", got=f"{ratios!r:.80}"
+        )
+    if not isinstance(time_budget, int | float) or not time_budget >= 0:
+        raise SparsebitError("time_budget: expected a number of seconds", got=f"{time_budget!r:.80}")
 
 
 def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:

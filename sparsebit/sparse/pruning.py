@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from torch import nn
 
-from sparsebit.batches import example_from, peek
+from sparsebit.batches import Loss, example_from, peek
 from sparsebit.config import SConfig
 from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.sparse.choose.pruner import Latency
-from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.layer_sparser import detach
 from sparsebit.sparse.report import require_choice
 from sparsebit.sparse.shrink.pretrained import is_pretrained

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import Call, ModelInputs, copied, device_of
+from sparsebit.batches import Call, Loss, ModelInputs, copied, device_of
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
 from sparsebit.errors import refuse_pickle
@@ -23,7 +23,6 @@ from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.choose import Latency, make_pruner, require_channels, runtime_latency
 from sparsebit.sparse.evidence.gather import collect
-from sparsebit.sparse.evidence.gradients import Loss
 from sparsebit.sparse.guess_inputs import guess_inputs
 from sparsebit.sparse.layer_sparser import LayerSparser, keep_layers_before_add
 from sparsebit.sparse.layers import require_finite_weights

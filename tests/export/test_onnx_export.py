@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sparsebit import capture
+from sparsebit.errors import CaptureError
 from sparsebit.export import ExportError, export_onnx
 from sparsebit.export import export_onnx as verb
 from sparsebit.export import verb as short_verb
@@ -34,6 +35,16 @@ def test_the_verb_writes_and_checks(tmp_path: Path) -> None:
     assert onnx.load(str(done.path)).opset_import[0].version == 17
     assert run_file(done.path, torch.randn(5, 3, 8, 8))[0].shape == (5, 4)
     assert "planned operators run on integers" in str(done)
+
+
+def test_what_is_compared_on_is_batches_of_data(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    qmodel = quantized(Residual(), x)
+    done = export_onnx(qmodel, x, tmp_path / "net", calls=[x, (x[:1], torch.tensor([1]))])
+    assert done.report is not None and done.report.ok
+    with pytest.raises(CaptureError, match="argument 'x' was a tensor"):
+        export_onnx(qmodel, x, tmp_path / "other", calls=["x"])
+    assert not (tmp_path / "other.onnx").exists()
 
 
 def test_inputs_by_name(tmp_path: Path) -> None:

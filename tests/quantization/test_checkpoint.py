@@ -114,6 +114,32 @@ def test_a_model_in_training_keeps_its_floats(tmp_path: Path) -> None:
         assert torch.equal(loaded.model.get_parameter(name), parameter)
 
 
+def learned(kind: str) -> QuantModel:
+    settings = config()
+    for side in ("W", "A"):
+        settings[side] = {**settings[side], "QUANTIZER": {"TYPE": kind, "BIT": 8}}
+    qmodel = quantized(residual(), settings)
+    qmodel.init_QAT()
+    return qmodel
+
+
+@pytest.mark.parametrize("kind", ["lsq", "lsq+"])
+def test_a_scale_that_training_pushed_below_zero_comes_back(kind: str, tmp_path: Path) -> None:
+    qmodel = learned(kind)
+    for quantizer in qmodel.quantizers.values():
+        quantizer.scale.data.neg_()
+    qmodel.save(tmp_path / "saved")
+    assert torch.equal(QuantModel.load(tmp_path / "saved", residual(seed=1))(images()), qmodel(images()))
+
+
+def test_a_grid_that_would_not_load_is_not_saved(tmp_path: Path) -> None:
+    qmodel = learned("lsq")
+    next(iter(qmodel.quantizers.values())).scale.data.fill_(torch.nan)
+    with pytest.raises(SparsebitError, match="cannot be saved") as error:
+        qmodel.save(tmp_path / "saved")
+    assert "finite scales above 0" in str(error.value) and not (tmp_path / "saved").exists()
+
+
 def test_damaged_codes_are_refused(tmp_path: Path) -> None:
     qmodel = quantized(residual())
     qmodel.freeze()

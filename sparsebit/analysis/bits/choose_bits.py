@@ -118,25 +118,19 @@ def choose_bits(
     Raises:
         SparsebitError: if even the narrowest widths cost more, with the difference.
     """
-    given = {"size": size, "bops": bops, "latency": latency}
-    asked = [(kind, value) for kind, value in given.items() if value is not None]
-    if len(asked) != 1:
-        raise SparsebitError(
-            "expected exactly one budget", expected="size=, bops= or latency=", got=str(given)
-        )
-    kind, budget = asked[0]
-    program = make_program(found, kind, table)  # type: ignore[arg-type]
+    kind, budget = require_budget(size=size, bops=bops, latency=latency)
+    program = make_program(found, kind, table)
     bits = program.solve(budget)
     if bits is None:
         least = program.cost(program.cheapest())
         raise SparsebitError(
             f"no choice of bits fits: the narrowest widths take {least:.6g} {UNIT[kind]}",
             expected=f"at most {budget:.6g} {UNIT[kind]}",
-            got=f"{least - budget:.6g} too many ({least / budget - 1:.1%})" if budget > 0 else None,
+            got=f"{least - budget:.6g} too many ({least / budget - 1:.1%})",
             hint="allow narrower widths or more tensors, or raise the budget",
         )
     return BitChoice(
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         budget=budget,
         cost=program.cost(bits),
         error=program.error(bits),
@@ -146,6 +140,19 @@ def choose_bits(
         pareto=pareto(program, points),
         sensitivity=found,
     )
+
+
+def require_budget(**given: float | None) -> tuple[BudgetKind, float]:
+    """The one budget that was given; an error for none, several, or one that is not a number."""
+    asked = [(kind, value) for kind, value in given.items() if value is not None]
+    if len(asked) != 1:
+        raise SparsebitError(
+            "expected exactly one budget", expected="size=, bops= or latency=", got=str(given)
+        )
+    kind, budget = asked[0]
+    if not isinstance(budget, int | float) or not budget > 0:
+        raise SparsebitError(f"{kind}: expected a number of {UNIT[kind]}", got=f"{budget!r:.80}")
+    return kind, budget  # type: ignore[return-value]
 
 
 def make_program(found: Sensitivity, kind: BudgetKind, table: LatencyTable | None = None) -> Program:

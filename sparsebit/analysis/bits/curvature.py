@@ -9,18 +9,47 @@ in HAWQ-V2 (Dong et al., arXiv 1911.03852, eq. 5).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.analysis.profiling.agreement import float_outputs
+from sparsebit.batches import Loss, call_loss
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import requiring_grad
 from sparsebit.quantization import QuantModel
 
-Loss = Callable[..., Tensor]
+CurvatureKind = Literal["fisher", "hessian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curvature:
+    """Measure errors by curvature instead of by running the model with each tensor quantized.
+
+    Args:
+        kind: ``fisher``: squared gradients times squared rounding errors, element by element. ``hessian``: the same
+            with the mean curvature of a tensor. One backward pass for each width.
+        loss: called as ``loss(outputs, *rest)``, with what a batch holds after the inputs; by default the outputs
+            themselves.
+        samples: random probes for each batch.
+        seed: of these.
+    """
+
+    kind: CurvatureKind = "fisher"
+    loss: Loss | None = None
+    samples: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(CurvatureKind):
+            raise SparsebitError(
+                f"there is no curvature {self.kind!r}", expected=" or ".join(get_args(CurvatureKind))
+            )
+        if not isinstance(self.samples, int) or self.samples < 1:
+            raise SparsebitError("samples: expected 1 or more", got=f"{self.samples!r:.80}")
 
 
 class Probe:
@@ -30,16 +59,14 @@ class Probe:
     ``fisher`` and one number (the mean of the diagonal) for ``hessian``.
     """
 
-    def __init__(
-        self, qmodel: QuantModel, names: Sequence[str], *, hessian: bool, samples: int, seed: int
-    ) -> None:
-        self.qmodel, self.hessian, self.samples = qmodel, hessian, samples
+    def __init__(self, qmodel: QuantModel, names: Sequence[str], curvature: Curvature) -> None:
+        self.qmodel, self.curvature = qmodel, curvature
         self.weights = [name for name in names if qmodel.quantizers[name].side == "W"]
         self.activations = [name for name in names if qmodel.quantizers[name].side == "A"]
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(curvature.seed)
 
     def run(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, rest: tuple[Any, ...]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], rest: tuple[Any, ...]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Values and curvature for one batch; all quantizers must be off."""
         seen: dict[str, Tensor] = {}
@@ -47,22 +74,20 @@ class Probe:
             outputs = self.qmodel(*args, **kwargs)
             values = {**weights, **{name: seen[name] for name in self.activations if name in seen}}
             totals = {name: torch.zeros_like(value) for name, value in values.items()}
-            for _ in range(self.samples):
-                for name, found in self._diagonal(outputs, values, loss, rest).items():
-                    totals[name] += found / self.samples
-        if self.hessian:
+            for _ in range(self.curvature.samples):
+                for name, found in self._diagonal(outputs, values, rest).items():
+                    totals[name] += found / self.curvature.samples
+        if self.curvature.kind == "hessian":
             totals = {name: total.mean().clamp(min=0) for name, total in totals.items()}
         return {name: value.detach() for name, value in values.items()}, totals
 
-    def _diagonal(
-        self, outputs: Any, values: dict[str, Tensor], loss: Loss | None, rest: tuple[Any, ...]
-    ) -> dict[str, Tensor]:
-        tensors = list(values.values())
-        twice = loss is not None and self.hessian
+    def _diagonal(self, outputs: Any, values: dict[str, Tensor], rest: tuple[Any, ...]) -> dict[str, Tensor]:
+        tensors, loss = list(values.values()), self.curvature.loss
+        twice = loss is not None and self.curvature.kind == "hessian"
         if loss is None:
             result = sum((self._noise(y) * y.float()).sum() for y in float_outputs(outputs))
         else:
-            result = loss(outputs, *rest)
+            result = call_loss(loss, outputs, rest)
         if not isinstance(result, Tensor) or not result.requires_grad:
             raise SparsebitError(
                 "the model's outputs have no gradient with respect to its weights",

@@ -7,9 +7,16 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.analysis.bits.choose_bits import POINTS, BitChoice, choose_bits, measure_latencies
+from sparsebit.analysis.bits.choose_bits import (
+    POINTS,
+    BitChoice,
+    choose_bits,
+    measure_latencies,
+    require_budget,
+)
 from sparsebit.analysis.bits.sensitivity import sensitivity
 from sparsebit.config import QConfig, Side
+from sparsebit.errors import SparsebitError
 
 
 def mixed_precision(
@@ -46,7 +53,12 @@ def mixed_precision(
         >>> chosen.size <= 600, sorted(chosen.bits)
         (True, ['0.weight', '2.weight'])
     """
-    sides = sides or (("W",) if size is not None else ("W", "A"))
+    kind, _ = require_budget(size=size, bops=bops, latency=latency)
+    if (kind == "latency") != callable(measure):
+        raise SparsebitError(
+            "a budget of latency, and no other, needs measure=, a function", got=f"{measure!r:.80}"
+        )
+    sides = sides or (("W",) if kind == "size" else ("W", "A"))
     found = sensitivity(model, config, data, example_inputs=example_inputs, sides=sides, **options)
-    table = measure_latencies(found, measure) if latency is not None and measure is not None else None
+    table = measure_latencies(found, measure) if measure is not None else None
     return choose_bits(found, size=size, bops=bops, latency=latency, table=table, points=points)

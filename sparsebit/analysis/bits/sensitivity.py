@@ -11,7 +11,7 @@ from rich.table import Table
 from torch import nn
 
 from sparsebit.analysis.bits.choices import Choice, Product, find_choices, find_products
-from sparsebit.analysis.bits.curvature import Loss, Probe
+from sparsebit.analysis.bits.curvature import Curvature, Probe
 from sparsebit.analysis.bits.layer_bits import FLOAT
 from sparsebit.analysis.profiling.agreement import Agreement, float_outputs, outputs_agree
 from sparsebit.analysis.profiling.calls import calls_of, only
@@ -103,12 +103,8 @@ def sensitivity(
     example_kwargs: Mapping[str, Any] | None = None,
     bits: Sequence[int] = BITS,
     sides: Sequence[Side] = ("W",),
-    metric: Metric = "output",
-    loss: Loss | None = None,
-    targets: Callable[[Any], tuple[Any, ...]] | None = None,
+    metric: Metric | Curvature = "output",
     batches: int | None = None,
-    samples: int = 1,
-    seed: int = 0,
     progress: bool | None = None,
 ) -> Sensitivity:
     """Measure the error that every weight (and activation) causes at every width, one at a time.
@@ -121,17 +117,13 @@ def sensitivity(
         bits: widths to try; 32 is float. Widths that the target cannot run are skipped.
         sides: "W" for weights, "A" for activations.
         metric: ``output``: relative squared error of the model's outputs, by running it, ``len(bits)`` times the number
-            of tensors. ``fisher``: squared gradients times squared rounding errors, element by element; one backward
-            pass for each width. ``hessian``: the same with the mean curvature of a tensor.
-        loss: for the last two, called as ``loss(outputs, *targets(batch))``; by default the outputs themselves.
-        targets: what the loss gets from a batch; by default everything after its first item.
+            of tensors. ``fisher``, ``hessian``, or a ``Curvature`` with a loss: an estimate by gradients.
         batches: how many to use.
-        samples: random probes for each batch.
-        seed: of these.
         progress: show a bar or not; by default on a terminal.
     """
-    if metric not in get_args(Metric):
-        raise SparsebitError(f"there is no metric {metric!r}", expected=", ".join(get_args(Metric)))
+    if not isinstance(metric, Curvature) and metric not in get_args(Metric):
+        raise SparsebitError(f"there is no metric {metric!r:.80}", expected=", ".join(get_args(Metric)))
+    curvature = Curvature(kind=metric) if metric in ("fisher", "hessian") else metric
     base = _without_recovery(parse_qconfig(config))
     qmodel = QuantModel(model, base, example_inputs, example_kwargs)
     kept = list(read_batches(data, batches))
@@ -143,7 +135,7 @@ def sensitivity(
             hint="the config quantizes none of these tensors; print(qmodel.plan) shows the reason for each",
         )
     calls = list(calls_of(qmodel, kept))
-    rest = [targets(batch) if targets else qmodel.inputs.batch(batch).rest for batch in kept]
+    rest = [qmodel.inputs.batch(batch).rest for batch in kept]
     products, fixed = find_products(qmodel, choices), other_bytes(qmodel)
     allowed = {side: _allowed(base, side, bits) for side in sides}
     errors: dict[str, dict[int, float]] = {c.name: {} for c in choices}
@@ -159,16 +151,16 @@ def sensitivity(
             current = width
             mine = [c for w, c in work if w == width]
             _recalibrate(qmodel, mine, width, kept)
-            if metric == "output":
-                measured = _by_output(qmodel, calls)
+            if isinstance(curvature, Curvature):
+                measured = _by_curvature(qmodel, calls, rest, mine, curvature)
             else:
-                measured = _by_curvature(qmodel, calls, rest, mine, loss, metric == "hessian", samples, seed)
+                measured = _by_output(qmodel, calls)
         assert measured is not None
         errors[choice.name][width] = measured(choice)
     return Sensitivity(
         choices=tuple(choices),
         errors=errors,
-        metric=metric,
+        metric=metric.kind if isinstance(metric, Curvature) else metric,
         config=parse_qconfig(config),
         products=tuple(products),
         other_bytes=fixed,
@@ -202,25 +194,22 @@ def _by_curvature(
     calls: Sequence[Call],
     rest: Sequence[tuple[Any, ...]],
     choices: Sequence[Choice],
-    loss: Loss | None,
-    hessian: bool,
-    samples: int,
-    seed: int,
+    curvature: Curvature,
 ) -> Callable[[Choice], float]:
     names = [name for choice in choices for name in choice.tensors]
-    probe = Probe(qmodel, names, hessian=hessian, samples=samples, seed=seed)
+    probe = Probe(qmodel, names, curvature)
     totals = dict.fromkeys(names, 0.0)
     signal = 0.0
     for (args, kwargs), behind in zip(calls, rest, strict=True):
         with only(qmodel, ()):
             exact = float_outputs(qmodel(*args, **kwargs))
-            values, bends = probe.run(args, kwargs, loss, behind)
+            values, bends = probe.run(args, kwargs, behind)
             signal += sum(Agreement.of(y, y).signal for y in exact)
             for name, value in values.items():
                 change = (qmodel.quantizers[name].snap(value) - value).square()
                 totals[name] += float((bends[name] * change).sum(dtype=torch.float64))
     # Without a loss this estimates the squared error of the outputs; with one, the rise of the loss, H Δ² / 2.
-    unit = signal if loss is None else 2.0 * len(calls)
+    unit = signal if curvature.loss is None else 2.0 * len(calls)
     return lambda choice: sum(totals[name] for name in choice.tensors) / max(unit, 1e-30)
 
 

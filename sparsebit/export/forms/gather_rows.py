@@ -9,6 +9,9 @@ import numpy as np
 from sparsebit.export.forms.editor import Editor, array_of, attribute, dequantized
 
 ROWS, ROWS_SCALED = "Rows", "RowsScaled"
+MOVED_PAIRS = (
+    21  # the opset from which ONNX Runtime moves a uint8 pair over int8 rows, and then refuses their types
+)
 
 
 def gather_rows(editor: Editor, node: Any) -> bool:
@@ -35,29 +38,28 @@ def _rows(editor: Editor, table: Any, node: Any) -> Any:
     def make(op_type: str, inputs: list[Any], word: str, dtype: Any, **attributes: Any) -> Any:
         return editor.node(op_type, inputs, before=node, name=f"{name}/{word}", dtype=dtype, **attributes)
 
-    types = editor.ir.DataType
-    if codes.dtype in (types.INT4, types.UINT4):  # no runtime gathers 4 bits; folded when the file is loaded
-        kind = types.INT8 if codes.dtype == types.INT4 else types.UINT8
+    def of_rows(values: Any, label: str, word: str) -> Any:
+        """Scales or zero points as floats, of the rows that are gathered where each has its own."""
+        column = values.astype(np.float32).reshape(-1, 1) if by_row else values.astype(np.float32)
+        held = editor.constant(column, types.FLOAT, f"{name}.{label}")
+        return make("Gather", [held, ids], word, types.FLOAT) if by_row else held
+
+    types, values, zeros = editor.ir.DataType, array_of(scale), array_of(zero_point)
+    by_row = values.ndim > 0 and attribute(table, "axis", 1) % 2 == 0
+    kind = codes.dtype
+    if kind in (types.INT4, types.UINT4):  # no runtime gathers 4 bits; folded when the file is loaded
+        kind = types.INT8 if kind == types.INT4 else types.UINT8
         codes = make("Cast", [codes], "Widen", kind, to=int(kind))
-        zero_point = editor.constant(array_of(zero_point).astype(np.int32), kind, f"{zero_point.name}.wide")
-    rows = make("Gather", [codes, ids], ROWS, codes.dtype)
-    values = array_of(scale)
-    if values.ndim == 0 or attribute(table, "axis", 1) % 2 == 1:  # one scale, or one per column
-        axis = {"axis": -1} if values.ndim else {}
-        made = make("DequantizeLinear", [rows, scale, zero_point], "DequantizeLinear", types.FLOAT, **axis)
-    else:
+    rows = make("Gather", [codes, ids], ROWS, kind)
+    if by_row or (kind == types.INT8 and editor.opset >= MOVED_PAIRS):
         made = make("Cast", [rows], "RowNumbers", types.FLOAT, to=int(types.FLOAT))
-        if np.any(array_of(zero_point)):
-            column = _column(editor, array_of(zero_point), f"{name}.row_zero_points")
-            zeros = make("Gather", [column, ids], "RowZeroPoints", types.FLOAT)
-            made = make("Sub", [made, zeros], "Centred", types.FLOAT)
-        column = _column(editor, values, f"{name}.row_scales")
-        scales = make("Gather", [column, ids], "RowScales", types.FLOAT)
-        made = make("Mul", [made, scales], ROWS_SCALED, types.FLOAT)
+        if np.any(zeros):
+            zero = of_rows(zeros, "row_zero_points", "RowZeroPoints")
+            made = make("Sub", [made, zero], "Centred", types.FLOAT)
+        made = make("Mul", [made, of_rows(values, "row_scales", "RowScales")], ROWS_SCALED, types.FLOAT)
+    else:
+        zero = editor.constant(zeros.astype(np.int32), kind, f"{zero_point.name}.wide")
+        axis = {"axis": -1} if values.ndim else {}
+        made = make("DequantizeLinear", [rows, scale, zero], "DequantizeLinear", types.FLOAT, **axis)
     made.shape = like.shape
     return made
-
-
-def _column(editor: Editor, values: Any, name: str) -> Any:
-    """One float per row, with an axis for the columns."""
-    return editor.constant(values.astype(np.float32).reshape(-1, 1), editor.ir.DataType.FLOAT, name)

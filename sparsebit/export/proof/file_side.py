@@ -127,8 +127,8 @@ def stored_weights(model: Any) -> Iterator[tuple[str, Any]]:
             continue
         if node.op_type == "Mul" and kind == SCALED:  # 8-bit floats, unpacked by a cast
             yield name, codes.astype(np.float32) * array_of(node.inputs[1])
-        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table with scales of their own
-            yield name, codes * array_of(node.inputs[1].producer().inputs[0])
+        elif node.op_type == "Mul" and _word(node) == ROWS_SCALED:  # rows of a table
+            yield name, codes * _of_rows(node.inputs[1])
         elif node.op_type == "DequantizeLinear" and kind.startswith("DequantizeLinear"):
             scale, zero_point = (array_of(value) for value in node.inputs[1:3])
             axis, block = attribute(node, "axis", 1), attribute(node, "block_size", 0)
@@ -149,7 +149,13 @@ def _stored(value: Any) -> Any:
     if word == "Fill":
         return codes.astype(np.int32) * array_of(node.inputs[1])
     numbers = codes.astype(np.float32)
-    return numbers if word == "RowNumbers" else numbers - array_of(node.inputs[1].producer().inputs[0])
+    return numbers if word == "RowNumbers" else numbers - _of_rows(node.inputs[1])
+
+
+def _of_rows(value: Any) -> Any:
+    """What the rows of a table are multiplied by, or what is subtracted: one number for all, or one for each row."""
+    one = array_of(value)
+    return array_of(value.producer().inputs[0]) if one is None else one
 
 
 def _word(node: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,13 +61,14 @@ def follow_mode(graph: fx.Graph, comparison: Comparison, training: Callable[[str
     Constants that differ (a probability, a flag) are read from a ``ModeConstant``; a dropout that only one mode has is
     inserted, switched by one.
     """
+    numbers = itertools.count(sum(isinstance(n.meta.get("mode_constant"), ModeConstant) for n in graph.nodes))
     for user, path, dropout in comparison.missing:
-        _insert_dropout(graph, user, path, dropout, comparison.other_to_mine)
+        _insert_dropout(graph, user, path, dropout, comparison.other_to_mine, numbers)
     for dropout in comparison.extra:
-        _switch_dropout(graph, dropout)
+        _switch_dropout(graph, dropout, numbers)
     for node, path, here, there in comparison.constants:
         values = (here, there) if training(str(node.meta.get("module_path", ""))) else (there, here)
-        _replace(graph, node, path, ModeConstant(*values))
+        _replace(graph, node, path, ModeConstant(*values), numbers)
 
 
 class Comparison:
@@ -146,11 +148,11 @@ def _spell(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
 
-def _switch_dropout(graph: fx.Graph, node: fx.Node) -> None:
+def _switch_dropout(graph: fx.Graph, node: fx.Node, numbers: Iterator[int]) -> None:
     """Let a dropout of the training recording follow the mode."""
     probability = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
     node.args, node.kwargs = (node.args[0], probability), {"training": True}
-    _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False))
+    _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False), numbers)
 
 
 def _insert_dropout(
@@ -159,6 +161,7 @@ def _insert_dropout(
     path: tuple[Any, ...],
     dropout: fx.Node,
     other_to_mine: dict[fx.Node, fx.Node],
+    numbers: Iterator[int],
 ) -> None:
     """Put a dropout of the other recording between a node and the one it reads; one for all its readers."""
     if dropout not in other_to_mine:
@@ -168,7 +171,7 @@ def _insert_dropout(
             node = graph.call_function(dropout.target, (source, probability), {"training": True})  # type: ignore[arg-type]
         node.meta.update(source.meta | {"source": dropout.meta.get("source")})
         node.meta["module_path"] = dropout.meta.get("module_path", "")
-        _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False))
+        _replace(graph, node, ("kwargs", "training"), ModeConstant(True, False), numbers)
         other_to_mine[dropout] = node
     _edit(user, path, other_to_mine[dropout])
 
@@ -193,10 +196,11 @@ def _live(graph: fx.Graph) -> list[fx.Node]:
     return inputs + attributes + [n for n in order if n.op not in ("placeholder", "get_attr")]
 
 
-def _replace(graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: ModeConstant) -> None:
+def _replace(
+    graph: fx.Graph, node: fx.Node, path: tuple[Any, ...], constant: ModeConstant, numbers: Iterator[int]
+) -> None:
     owner = str(node.meta.get("module_path", ""))
-    count = sum(1 for other in graph.nodes if isinstance(other.meta.get("mode_constant"), ModeConstant))
-    name = f"{owner}._mode_constant{count}" if owner else f"_mode_constant{count}"
+    name = f"{owner}._mode_constant{next(numbers)}".removeprefix(".")
     with graph.inserting_before(node):
         reader = graph.create_node("call_module", name)  # its module is placed later
     reader.meta.update(

@@ -94,7 +94,7 @@ class CapturedModule(fx.GraphModule):
         return code
 
     def train(self, mode: bool = True) -> CapturedModule:
-        """Switch mode; refused where the model's structure differs between the modes."""
+        """Switch mode, or nothing at all; refused where the model's structure differs between the modes."""
         if mode != self.training and self._mode_conflict is not None:
             wanted, now = ("training", "evaluation") if mode else ("evaluation", "training")
             raise CaptureError(
@@ -109,7 +109,13 @@ class CapturedModule(fx.GraphModule):
             lines = "\n".join(f"  {note}" for note in notes[:8])
             text = f"in {'training' if mode else 'evaluation'} mode the captured graph fixed:\n{lines}"
             warnings.warn(SpecializationWarning(text), stacklevel=2)
-        super().train(mode)
+        before = [(module, module.training) for module in self.modules()]
+        try:
+            super().train(mode)
+        except BaseException:  # a train() of the user's refuses, or Ctrl-C
+            for module, flag in before:
+                module.training = flag
+            raise
         for name, flag in self._mode_flags.get(mode, {}).items():
             try:
                 module = self.get_submodule(name)

@@ -147,6 +147,13 @@ class OpSpec:
     def __post_init__(self) -> None:
         where = f"operator {self.name!r}"
         named = [*self.activations, *filter(None, (self.weight, self.bias))]
+        if not isinstance(self.targets, tuple | list):
+            raise RegistryError(
+                "targets is not a tuple",
+                where=where,
+                expected="module classes and functions that mean this operator",
+                got=f"{self.targets!r:.80}",
+            )
         if missing := [name for name in named if name not in self.parameters]:
             raise RegistryError(
                 f"{', '.join(missing)}: not an argument of the operator",

@@ -66,7 +66,7 @@ class Algorithm(ABC):
         """Run the algorithm."""
 
 
-ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step")
+ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step", Algorithm)
 
 
 def register_algorithm(cls: Kind) -> Kind:

@@ -37,6 +37,10 @@ def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Cal
     """
 
     def add(cls: Kind) -> Kind:
+        if not isinstance(cls, type) or not issubclass(cls, nn.Module):
+            raise RegistryError(
+                f"{cls!r:.80} is not a module", hint="derive it from sparsebit.quantization.QuantOpr"
+            )
         for source in sources:
             if source in QMODULES and not replace:
                 raise RegistryError(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sparsebit.config import register_name
 from sparsebit.config.engine.plugins import name_to_register
 from sparsebit.errors import RegistryError
+from sparsebit.quantization.quantizers.base import Quantizer
 from sparsebit.registry import Registry
-
-if TYPE_CHECKING:
-    from sparsebit.quantization.quantizers.base import Quantizer
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
 
 # Methods that quantizers of the old toolkit override; here they would silently have no effect.
 OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
 
-QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer")
+QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", Quantizer)
 
 
 def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bool = False) -> Any:

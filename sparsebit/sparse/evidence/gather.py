@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.batches import Call, DataError, ModelInputs, device_of, read_batches, to_device
+from sparsebit.batches import Call, DataError, Loss, ModelInputs, device_of, read_batches, to_device
 from sparsebit.graph.run import evaluating
 from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.evidence.activations import Activations
-from sparsebit.sparse.evidence.gradients import Gradients, Loss
+from sparsebit.sparse.evidence.gradients import Gradients
 from sparsebit.sparse.evidence.statistic import Evidence, Statistic
 from sparsebit.sparse.layers import WeightedLayer
 from sparsebit.sparse.masking.masked_graph import MaskedGraph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sparsebit.batches import Batch, DataError
+from sparsebit.batches import Batch, DataError, Loss, call_loss, require_loss
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import requiring_grad
 from sparsebit.sparse.evidence.statistic import Curvature, States, Statistic, register_statistic
@@ -81,22 +81,12 @@ class HessianDiagonalEstimate(Curvature):
         return product * vector / self.samples
 
 
-Loss = Callable[..., Tensor]
-
-
 def measure_loss(batch: Batch, output: Any, loss: Loss | None) -> Tensor:
     """``loss(output, *batch.rest)``: with the items of a tuple after the inputs, or with the dict itself.
 
     Without a loss, the loss in the output is used.
     """
-    value = loss(output, *batch.rest) if loss is not None else _own_loss(output)
-    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        raise DataError(
-            "the loss is not a number that depends on the weights",
-            got=f"{type(value).__name__}{list(value.shape) if isinstance(value, Tensor) else ''}",
-            hint="return a scalar tensor, computed from the output without detach()",
-        )
-    return value
+    return require_loss(_own_loss(output)) if loss is None else call_loss(loss, output, batch.rest)
 
 
 def _own_loss(output: Any) -> Any:

@@ -91,7 +91,7 @@ class States:
 
 
 Kind = TypeVar("Kind", bound="type[Statistic]")
-STATISTICS: Registry[Statistic] = Registry("statistic")
+STATISTICS: Registry[Statistic] = Registry("statistic", Statistic)
 
 
 def register_statistic(name: str, *, replace: bool = False) -> Callable[[Kind], Kind]:

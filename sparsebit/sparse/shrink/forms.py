@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.batches import Call
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.digest import graph_digest
@@ -48,6 +48,11 @@ def make_smaller(
         examples: to check a model of the user's class with.
         remember: whether their sizes are the user's own, to be saved with the model.
     """
+    if form not in get_args(ShrunkForm):
+        raise GraphError(
+            f"a smaller model has no form {form!r}", expected=" or ".join(map(repr, get_args(ShrunkForm)))
+        )
+    _require_flags(pruner, kept)
     small: nn.Module
     if not isinstance(pruner, ChannelPruner):
         small = copy.deepcopy(pruner.gm if form == "graph" else original)
@@ -65,6 +70,27 @@ def make_smaller(
     detach(small)
     small.__dict__["shrunk_from"] = origin_of(pruner, kept, form, examples if remember else None)
     return small
+
+
+def _require_flags(pruner: Pruner, kept: Mapping[str, Tensor]) -> None:
+    """Raise unless a choice has a tensor for each name; groups check their own."""
+    if not isinstance(kept, Mapping):
+        raise GraphError(
+            "what stays is not given by name",
+            expected="a dict of bool tensors",
+            got=with_article(type(kept).__name__),
+        )
+    weights = [layer.tensor for layer in pruner.layers]
+    for name, flags in kept.items():
+        if pruner.groups is None and name not in weights:
+            raise GraphError(f"no weight is named {name!r}", expected=", ".join(weights[:20]))
+        if not isinstance(flags, Tensor):
+            raise GraphError(
+                "what stays is not a tensor",
+                where=repr(name),
+                expected="a bool tensor",
+                got=with_article(type(flags).__name__),
+            )
 
 
 def _require_running(small: CapturedModule, examples: Call) -> None:

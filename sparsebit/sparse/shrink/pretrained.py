@@ -55,6 +55,12 @@ def shrink_pretrained(
     Raises:
         GraphError: if no such config exists, with the widths that differ between layers.
     """
+    if not is_pretrained(model):
+        raise GraphError(
+            f"{type(model).__name__} has no config to make smaller",
+            expected="a model of transformers",
+            hint='use the shrunk graph, smodel.shrink(), or your own class, smodel.shrink("module")',
+        )
     state = shrink_state_dict(model.state_dict(), plan)
     changes = _changes(model, plan, groups)
     for numbers in _combinations(changes):

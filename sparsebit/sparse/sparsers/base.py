@@ -69,7 +69,7 @@ class Sparser(ABC):
 
 
 Kind = TypeVar("Kind", bound="type[Sparser]")
-SPARSERS: Registry[type[Sparser]] = Registry("pruning criterion")
+SPARSERS: Registry[type[Sparser]] = Registry("pruning criterion", Sparser)
 
 
 @overload

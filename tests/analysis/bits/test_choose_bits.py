@@ -105,6 +105,9 @@ def test_a_budget_that_cannot_be_met_is_refused_with_the_shortfall(found: Sensit
     assert "100.0%" in str(refused.value) and f"{least:.6g}" in str(refused.value)
     with pytest.raises(SparsebitError, match="exactly one budget"):
         choose_bits(found, size=1, bops=1)
+    for wrong in ("5k", -1.0, float("nan")):
+        with pytest.raises(SparsebitError, match="size: expected a number of bytes"):
+            choose_bits(found, size=wrong)  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match="needs measured latencies"):
         choose_bits(found, latency=1.0)
 

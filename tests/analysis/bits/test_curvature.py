@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.analysis.bits.curvature import Probe
+from sparsebit.analysis.bits.curvature import Curvature, Probe
 from sparsebit.analysis.profiling.calls import only
 from sparsebit.quantization import QuantModel
 from tests.analysis.bits.nets import CONFIG
@@ -50,10 +50,11 @@ def test_the_curvature_is_the_true_one(name: str) -> None:
     qmodel = QuantModel(net, CONFIG, example_inputs=(X,))
     qmodel.calibrate([X], progress=False)
     with only(qmodel, ()):
-        fisher = Probe(qmodel, [name], hessian=False, samples=500, seed=0).run((X,), {}, None, ())[1][name]
-        trace = Probe(qmodel, [name], hessian=True, samples=500, seed=0).run((X,), {}, None, ())[1][name]
         loss = nn.functional.cross_entropy
-        bent = Probe(qmodel, [name], hessian=True, samples=500, seed=0).run((X,), {}, loss, (Y,))[1][name]
+        by_outputs = Curvature(samples=500), Curvature(kind="hessian", samples=500)
+        fisher, trace = (Probe(qmodel, [name], one).run((X,), {}, ())[1][name] for one in by_outputs)
+        by_loss = Curvature(kind="hessian", loss=loss, samples=500)
+        bent = Probe(qmodel, [name], by_loss).run((X,), {}, (Y,))[1][name]
     diagonal = exact(lambda y: y, net, name).diagonal()
     assert torch.allclose(fisher.flatten().double(), diagonal, rtol=0.3, atol=0.1 * float(diagonal.max()))
     assert float(trace) == pytest.approx(float(diagonal.mean()), rel=0.1)

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.analysis import FLOAT, Agreement, sensitivity
+from sparsebit.analysis import FLOAT, Agreement, Curvature, sensitivity
+from sparsebit.analysis.bits.curvature import CurvatureKind
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel, parse_qconfig
 from tests.analysis.bits.nets import CONFIG, FAST, measured
@@ -38,17 +39,19 @@ def test_more_bits_lose_less(net: nn.Module, batches: list[tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize("metric", ["fisher", "hessian"])
 def test_curvature_predicts_the_error_of_the_outputs(
-    net: nn.Module, batches: list[tuple[Tensor, Tensor]], metric: str
+    net: nn.Module, batches: list[tuple[Tensor, Tensor]], metric: CurvatureKind
 ) -> None:
     true = measured(net, batches, bits=(8,), sides=("W", "A"))
-    guess = measured(net, batches, bits=(8,), sides=("W", "A"), metric=metric, samples=30)
+    guess = measured(net, batches, bits=(8,), sides=("W", "A"), metric=Curvature(kind=metric, samples=30))
     ratios = [guess.errors[name][8] / true.errors[name][8] for name in true.errors]
     assert all(0.2 < ratio < 5 for ratio in ratios), ratios
 
 
 @pytest.mark.parametrize("metric", ["fisher", "hessian"])
-def test_a_loss_may_be_given(net: nn.Module, batches: list[tuple[Tensor, Tensor]], metric: str) -> None:
-    found = measured(net, batches, bits=(4,), metric=metric, loss=nn.functional.cross_entropy)
+def test_a_loss_may_be_given(
+    net: nn.Module, batches: list[tuple[Tensor, Tensor]], metric: CurvatureKind
+) -> None:
+    found = measured(net, batches, bits=(4,), metric=Curvature(kind=metric, loss=nn.functional.cross_entropy))
     assert all(by[4] >= 0 for by in found.errors.values()) and any(by[4] > 0 for by in found.errors.values())
 
 
@@ -57,7 +60,7 @@ def test_it_is_the_same_every_time_and_changes_nothing(
 ) -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     flags = [p.requires_grad for p in net.parameters()]
-    found = [measured(net, batches, bits=(4,), metric="fisher", seed=3).errors for _ in range(2)]
+    found = [measured(net, batches, bits=(4,), metric=Curvature(seed=3)).errors for _ in range(2)]
     assert found[0] == found[1]
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert flags == [p.requires_grad for p in net.parameters()]
@@ -75,6 +78,10 @@ def test_widths_a_target_cannot_run_are_left_out(
 
 
 def test_mistakes_are_told(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    with pytest.raises(SparsebitError, match="no curvature 'hesse'"):
+        Curvature(kind="hesse")  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match="samples: expected 1 or more"):
+        Curvature(samples=0)
     with pytest.raises(SparsebitError, match="no metric 'hesse'"):
         measured(net, batches, metric="hesse")
     with pytest.raises(SparsebitError, match="gave no batch"):

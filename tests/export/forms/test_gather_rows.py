@@ -46,6 +46,28 @@ def test_only_the_rows_are_dequantized(weights: dict[str, Any], gathers: int, tm
     assert close(run_file(done.path, others)[0], qmodel(others))
 
 
+class Channels(nn.Module):
+    """The rows of a table as channels, then a ReLU on a grid of unsigned values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(20, 8), nn.Linear(6, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.as_tensor(self.last(torch.relu(self.table(ids).transpose(1, 2))))
+
+
+@pytest.mark.parametrize(("bits", "opset"), [(8, None), (8, 21), (4, None)])
+@pytest.mark.parametrize("scheme", ["per-tensor-symmetric", "per-tensor-affine"])
+def test_rows_with_one_scale_open_at_every_opset(
+    bits: int, opset: int | None, scheme: str, tmp_path: Path
+) -> None:
+    ids = torch.randint(0, 20, (3, 6))
+    qmodel = quantized(Channels(), ids, config(w={"bits": bits, "scheme": scheme}, BACKEND="onnxruntime"))
+    done = qmodel.export_onnx(ids, tmp_path / "net.onnx", opset_version=opset)
+    assert done.report.ok and done.exported.rewrites["gather_rows"] == 1
+
+
 def test_a_wrong_row_scale_is_found(tmp_path: Path) -> None:
     import onnx
 

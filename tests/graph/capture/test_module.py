@@ -484,3 +484,15 @@ def test_containers_of_torch_can_be_indexed() -> None:
     graph = capture(model, X)
     assert graph.get_submodule("a.0") is model["a"][0] and isinstance(graph.a, nn.ModuleList)
     assert isinstance(graph.state_dict(), collections.OrderedDict)
+
+
+def test_a_switch_that_is_interrupted_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = capture(nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Identity()).eval(), X, skip=["2"])
+
+    def interrupted(mode: bool = True) -> nn.Module:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(graph.get_submodule("2"), "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        graph.train()
+    assert not any(module.training for module in graph.modules())

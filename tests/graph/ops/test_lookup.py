@@ -238,6 +238,8 @@ def test_mistakes_in_a_registration_are_explained() -> None:
         register_op(name="x", targets=(swish,), like="silo")
     with pytest.raises(RegistryError, match="not both"):
         register_op(OPS["relu"], name="x")
+    with pytest.raises(RegistryError, match=r"targets is not a tuple[\s\S]*'torch.relu'"):
+        register_op(name="x", targets="torch.relu", like="relu")  # type: ignore[arg-type]
 
 
 def test_a_registered_operator_can_count(registered: list[str]) -> None:

@@ -203,3 +203,12 @@ def test_a_second_class_for_the_same_source_is_refused(doubled: type[nn.Module])
     with pytest.raises(RegistryError, match=r"already replaced by Doubled(.|\n)*replace=True"):
         register_qmodule([nn.Linear])(doubled)
     assert register_qmodule([nn.Linear], replace=True)(doubled) is doubled
+
+
+def test_what_is_not_a_module_cannot_stand_in_for_one() -> None:
+    with pytest.raises(RegistryError, match="is not a module"):
+
+        @register_qmodule(sources=[nn.Tanh])  # type: ignore[type-var]
+        class Plain: ...
+
+    assert nn.Tanh not in QMODULES

@@ -126,7 +126,7 @@ def test_what_cannot_be_registered() -> None:
         class Nameless(MinMax):
             pass
 
-    with pytest.raises(RegistryError, match="Old is not an observer: it has no init, update, merge, finish"):
+    with pytest.raises(RegistryError, match="Old is not an observer: it has no finish, init, merge, update"):
 
         @register_observer  # type: ignore[type-var]
         class Old:

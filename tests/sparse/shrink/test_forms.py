@@ -38,6 +38,21 @@ def test_a_graph_and_the_users_own_class_compute_the_same(kind: str) -> None:
         assert isinstance(origin, Origin) and origin.form == form and origin.inputs is not None
 
 
+@pytest.mark.parametrize("kind", ["structured", "unstructured"])
+def test_an_unknown_form_or_choice_is_an_error(kind: str) -> None:
+    smodel = pruned(kind)
+    kept = smodel.kept()
+    with pytest.raises(GraphError, match="no form 'modul'") as error:
+        smodel.shrink("modul")  # type: ignore[arg-type]
+    assert "'graph' or 'module' or 'pretrained'" in str(error.value)
+    with pytest.raises(GraphError, match="not given by name"):
+        smodel.shrink_to(None)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="what stays is not a tensor"):
+        smodel.shrink_to({name: flags.tolist() for name, flags in kept.items()})
+    with pytest.raises(GraphError, match="is named 'nowhere'"):
+        smodel.shrink_to({"nowhere": torch.ones(3, dtype=torch.bool)})
+
+
 def test_a_smaller_graph_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     smodel = pruned("structured")
     state = {name: tensor.clone() for name, tensor in smodel.state_dict().items()}
