@@ -130,7 +130,7 @@ def _canonicalize(node: fx.Node) -> None:
         node.target, node.args, node.kwargs = F.scaled_dot_product_attention, *_attention_arguments(node)
     elif name == "slice" and not node.kwargs:
         given: list[Any] = list(node.args)  # mypy takes minutes over the types that arguments can have
-        tensor, dim, start, stop, step = [*given, *(0, None, None, None)[len(given) - 1 :]]
+        tensor, dim, start, stop, step = given + [0, None, None, None][len(given) - 1 :]
         if isinstance(dim, int) and dim >= 0:
             stop = None if isinstance(stop, int) and stop >= 2**62 else stop
             bounds = slice(start, stop, step if len(given) == 5 else None)
