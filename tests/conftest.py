@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from pathlib import Path
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Import every test file from the same random numbers: what it makes at the top is the same in every run."""
     seed_everything()
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that exists by now is garbage later: tests that collect it look at their own objects alone."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
