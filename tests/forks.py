@@ -37,8 +37,8 @@ IMPORTED = (
 class Program(NamedTuple):
     """What stands behind ``python`` on a command line, and the variables it finds beside those of the tests."""
 
-    words: Sequence[str]  # a script, or -m and a module, and its arguments
-    variables: Mapping[str, str] = {}
+    words: Sequence[str]  # a script, -m and a module, or -c and code; and arguments
+    variables: Mapping[str, str] = {}  # PYTHONPATH is the root of the project unless it is among them
     strict: bool = False  # warnings are errors
 
 
@@ -51,7 +51,7 @@ def run_programs(
     """
     outputs = [str(folder / f"output.{number}") for number in range(len(programs))]
     requests = [
-        [*program, output, str(folder), {**os.environ, **program.variables}]
+        [*program, output, str(folder), {**os.environ, "PYTHONPATH": str(ROOT), **program.variables}]
         for program, output in zip(programs, outputs, strict=True)
     ]
     server = _server()
@@ -113,14 +113,16 @@ def _become(words: list[str], _: Any, __: Any, output: str, folder: str, variabl
     os.environ.clear()
     os.environ.update(variables)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:0] = [folder if words[0] == "-m" else os.path.dirname(os.path.abspath(words[0])), *paths]
-    sys.argv = words
+    script = words[0] not in ("-m", "-c")
+    sys.path[:0] = [os.path.dirname(os.path.abspath(words[0])) if script else folder, *paths]
+    sys.argv = words if script else words[1:]
     try:
-        if words[0] == "-m":
-            sys.argv = words[1:]
+        if script:
+            runpy.run_path(words[0], run_name="__main__")
+        elif words[0] == "-m":
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(words[0], run_name="__main__")
+            exec(compile(words[1], "<string>", "exec"), {"__name__": "__main__"})
     except Exception:
         traceback.print_exc()
         sys.exit(1)

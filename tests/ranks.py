@@ -27,8 +27,7 @@ def run_ranks(work: Work, ranks: Sequence[int], folder: Path, killed: Sequence[i
     """``work(rank, folder)`` in a process for each rank, until all have ended, those of ``killed`` by a signal."""
     module = Path(work.__code__.co_filename).relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
     words = ["-m", "tests.ranks", module, work.__name__, str(folder)]
-    variables = {"PYTHONPATH": str(ROOT)}
-    codes, printed = run_programs([Program([*words, str(rank)], variables) for rank in ranks], folder)
+    codes, printed = run_programs([Program([*words, str(rank)]) for rank in ranks], folder)
     assert codes == [-signal.SIGKILL if number in killed else 0 for number in range(len(ranks))], printed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -20,6 +19,5 @@ def test_python_blocks_run_in_order(page: Path, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     source = tmp_path / "page.py"
     source.write_text("\n\n".join(blocks), encoding="utf-8")  # a real file: errors name its lines
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    codes, printed = run_programs([Program([source.name], {"PYTHONPATH": path}, strict=True)], tmp_path)
+    codes, printed = run_programs([Program([source.name], strict=True)], tmp_path)
     assert codes == [0], printed[0]
