@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from pathlib import Path
@@ -13,6 +14,9 @@ from hypothesis import settings
 
 SEED = 0
 
+# Without a device, torch.manual_seed keeps a formatted stack for the time when there is one: a millisecond per test.
+seed_torch = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
 # The same examples on every machine, whatever its environment says; a time limit per example would fail on a busy one.
 # Random search belongs in benchmarks/robustness, and what it finds becomes a fixed case here.
 settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
@@ -20,9 +24,11 @@ settings.load_profile("fixed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Divide the cores among xdist's workers; each would otherwise start a thread per core."""
+    """Divide the cores among xdist's workers and what they start; each would otherwise start a thread per core."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    torch.set_num_threads(max(1, usable_cores() // workers))
+    threads = max(1, usable_cores() // workers)
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # read by child processes only: here torch is loaded already
 
 
 def usable_cores() -> int:
@@ -44,6 +50,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     seed_everything()
 
 
+def pytest_collection_finish() -> None:
+    """Nothing that exists by now is garbage later: tests that collect it look at their own objects alone."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start every test, and the fixtures made for it, from the same random numbers."""
@@ -53,7 +65,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def seed_everything() -> None:
     random.seed(SEED)
     numpy.random.seed(SEED)
-    torch.manual_seed(SEED)
+    seed_torch(SEED)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ from sparsebit.processes import (
     take_from_first,
     world_size,
 )
-from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
+from tests.ranks import join_group, needs_distributed, run_ranks
 
 SIZE = 3
 
@@ -79,7 +79,7 @@ def work(number: int, folder: str) -> None:
 
 @needs_distributed
 def test_what_one_process_knows_all_know(tmp_path: Path) -> None:
-    wait_for(start_ranks(work, range(SIZE), tmp_path), killed=[1])
+    run_ranks(work, range(SIZE), tmp_path, killed=[1])
     for number in (0, 2):
         found = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
         assert (found["rank"], found["size"], found["values"]) == (number, SIZE, [0, 10, 20])

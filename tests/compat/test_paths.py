@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import sparsebit.compat  # noqa: F401  # puts the old paths there
 from sparsebit.compat.names import GONE, MOVED, OldNameError, find
 from sparsebit.quantization import QuantModel
 from sparsebit.sparse import SparseModel
+from tests.forks import Program, run_programs
 
 
 @pytest.mark.parametrize("path", MOVED)
@@ -68,18 +67,12 @@ def test_names_of_today_keep_their_meaning() -> None:
     assert quantizers.Quantizer is Quantizer
 
 
-def test_the_library_does_not_need_it() -> None:
+def test_the_library_does_not_need_it(tmp_path: Path) -> None:
     """Old names are there only after the import: a name of today is not hidden by chance."""
     program = (
         "import sparsebit; sparsebit.QuantModel; import sys;"
         "assert 'sparsebit.compat' not in sys.modules; import sparsebit.quantization.quant_config as c;"
         "assert not hasattr(c, '_C'); import sparsebit.compat; assert hasattr(c, '_C')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    codes, printed = run_programs([Program(["-c", program])], tmp_path)
+    assert codes == [0], printed

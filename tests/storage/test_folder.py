@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,12 @@ import pytest
 import torch
 
 from sparsebit.storage import MANIFEST, ArtifactError, folder, read_folder, require_place, write_folder
+from tests.forks import Program, run_programs
 from tests.storage.artifacts import edit_file, edit_manifest, file_of, tensor_files
 from tests.storage.processes import Other
 
 CONTENT = {"text": "ü", "list": [1, 2.5, None, True], "nested": {"b": {}, "a": 1}}
 TENSORS = {"state": {"w": torch.arange(6.0).view(2, 3), "e": torch.empty(0)}, "more": {}}
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def write(place: Path, **changes: Any) -> None:
@@ -175,9 +173,8 @@ write_folder(place, "thing", 2, {"new": True}, {"state": {"w": torch.ones(3)}, "
 def test_a_killed_save_leaves_the_old_or_the_new_artifact(tmp_path: Path, at: int) -> None:
     place = tmp_path / "it"
     write(place)
-    run = [sys.executable, "-c", KILLED, str(place), str(at)]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+    (code,), printed = run_programs([Program(["-c", KILLED, str(place), str(at)])], tmp_path)
+    assert code in (0, -signal.SIGKILL), printed
     assert content_of(place) in (CONTENT, {"new": True})
     write(place)
     assert content_of(place) == CONTENT and len(list(place.iterdir())) == 2, "the next save cleans up"
@@ -185,8 +182,8 @@ def test_a_killed_save_leaves_the_old_or_the_new_artifact(tmp_path: Path, at: in
 
 def test_a_killed_first_save_is_not_in_the_way(tmp_path: Path) -> None:
     place = tmp_path / "it"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(place), "9"], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL and place.is_dir()
+    codes, _ = run_programs([Program(["-c", KILLED, str(place), "9"])], tmp_path)
+    assert codes == [-signal.SIGKILL] and place.is_dir()
     with pytest.raises(ArtifactError, match="is not a saved model"):
         read_folder(place, "thing", 2)
     write(place)

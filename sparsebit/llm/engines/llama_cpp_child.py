@@ -7,26 +7,46 @@ probabilities are those before forcing.
 """
 
 import json
+import os
 import sys
+import traceback
 import urllib.request
-from typing import Any
+from typing import Any, NoReturn
 
 import xllamacpp
 
 
-def main() -> None:
-    """Answer the one request."""
+def main() -> NoReturn:
+    """Answer the one request, and end the process without destroying the server.
+
+    The destructor stops a thread and waits for it. On a busy machine the thread may start after that, and never ends.
+    """
     request: dict[str, Any] = json.load(sys.stdin)
-    prompts = request.get("prompts", [])
+    server = start(request)
+    status = 1
+    try:
+        print(json.dumps(answer(server, request)), flush=True)
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    os._exit(status)
+
+
+def start(request: dict[str, Any]) -> xllamacpp.Server:
+    """A server of the one model, which answers one prompt at a time."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = request["path"]
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = request["threads"]
-    parameters.n_ctx = max([512, *(len(prompt) + 8 for prompt in prompts)])
+    parameters.n_ctx = max([512, *(len(prompt) + 8 for prompt in request.get("prompts", []))])
     parameters.n_parallel, parameters.warmup, parameters.port = 1, False, 0
-    server = xllamacpp.Server(parameters)
+    return xllamacpp.Server(parameters)
+
+
+def answer(server: xllamacpp.Server, request: dict[str, Any]) -> dict[str, Any]:
+    """The rows and ids that were asked for."""
     rows = []
-    for prompt in prompts:
-        answer = server.handle_completions(
+    for prompt in request.get("prompts", []):
+        completion = server.handle_completions(
             {
                 "prompt": prompt,
                 "n_predict": 1,
@@ -36,12 +56,12 @@ def main() -> None:
                 "logit_bias": [[request["spoken"], 1e6]],
             }
         )
-        if "choices" not in answer:
-            raise RuntimeError(f"error of llama.cpp: {answer.get('message') or answer}")
-        found = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        if "choices" not in completion:
+            raise RuntimeError(f"error of llama.cpp: {completion.get('message') or completion}")
+        found = completion["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         rows.append([[one["id"], one["logprob"]] for one in found])
     ids = [tokens_of(server.listening_address, text) for text in request.get("texts", [])]
-    print(json.dumps({"rows": rows, "ids": ids}), flush=True)
+    return {"rows": rows, "ids": ids}
 
 
 def tokens_of(address: str, text: str) -> list[int]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+
 import pytest
 import torch
+from torch.fx import GraphModule
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import capture
@@ -68,11 +72,17 @@ def test_symbolic_refusal_names_the_line_and_the_way_out() -> None:
     assert "sparsebit.capture(model, (x,))" in str(error.value.hint)
 
 
-@pytest.mark.parametrize("name", EXPORTED)
-def test_exported_on_request_equals_eager(name: str) -> None:
+@functools.cache
+def exported(name: str) -> GraphModule:
+    """Several tests read it; one that changes it takes a copy."""
     entry = ZOO[name]
     with third_party_warnings_ignored():
-        graph = capture(fresh(entry), *entry.inputs(entry.batches[0]), frontend="exported")
+        return capture(fresh(entry), *entry.inputs(entry.batches[0]), frontend="exported")
+
+
+@pytest.mark.parametrize("name", EXPORTED)
+def test_exported_on_request_equals_eager(name: str) -> None:
+    entry, graph = ZOO[name], exported(name)
     eager = fresh(entry)
     assert list(graph.state_dict()) == list(eager.state_dict())
     for call in [entry.inputs(batch) for batch in entry.batches]:
@@ -89,9 +99,7 @@ def test_exported_on_request_equals_eager(name: str) -> None:
 @pytest.mark.parametrize("name", ["cifar_resnet20", "mobilenet_v3", "unet"])
 def test_exported_on_request_trains_as_eager(name: str) -> None:
     entry = ZOO[name]
-    with third_party_warnings_ignored():
-        graph = capture(fresh(entry), *entry.inputs(2), frontend="exported").train()
-    got = train_step(graph, entry.inputs(2))
+    got = train_step(copy.deepcopy(exported(name)).train(), entry.inputs(2))
     expected = train_step(fresh(entry).train(), entry.inputs(2))
     for mine, theirs in zip(got, expected, strict=True):
         assert list(mine) == list(theirs) and same(list(mine.values()), list(theirs.values())) is None
@@ -116,10 +124,11 @@ def test_the_three_front_ends_agree_on_the_operators() -> None:
     from sparsebit.graph.ops import op_name
 
     entry = ZOO["cifar_resnet20"]
-    names = []
-    for frontend in ("record", "symbolic", "exported"):
-        inputs = () if frontend == "symbolic" else entry.inputs(2)
-        with third_party_warnings_ignored():
-            graph = capture(fresh(entry), *inputs, frontend=frontend)  # type: ignore[arg-type]
-        names.append([op_name(graph, n) for n in graph.graph.nodes if n.op == "call_module"])
+    with third_party_warnings_ignored():
+        graphs = [
+            capture(fresh(entry), *entry.inputs(2), frontend="record"),
+            capture(fresh(entry), frontend="symbolic"),
+            exported("cifar_resnet20"),
+        ]
+    names = [[op_name(graph, n) for n in graph.graph.nodes if n.op == "call_module"] for graph in graphs]
     assert names[0] == names[1] == names[2]

@@ -17,7 +17,7 @@ from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches,
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from tests.llm.models import DECODERS, tokens
-from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
+from tests.ranks import join_group, needs_distributed, run_ranks
 
 CALIBRATION = {
     "SAMPLES": 28,
@@ -82,7 +82,7 @@ def work(rank: int, folder: str) -> None:
 @needs_distributed
 def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    wait_for(start_ranks(work, range(3), tmp_path))
+    run_ranks(work, range(3), tmp_path)
     alone = {case: made(case) for case in CASES}
     for size, cases in ((2, ("gptq",)), (3, tuple(CASES))):
         ranks = [torch.load(tmp_path / f"{size}.{rank}.pt", weights_only=True) for rank in range(size)]

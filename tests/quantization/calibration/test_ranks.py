@@ -19,7 +19,7 @@ from sparsebit.quantization import OBSERVERS, QuantModel
 from sparsebit.quantization.algorithms.reconstruction import apply
 from tests.quantization.nets import config, images, residual
 from tests.quantization.training.test_training import training
-from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
+from tests.ranks import join_group, needs_distributed, run_ranks
 
 BATCHES = tuple(images(2 + seed, seed) * (1 + seed) for seed in range(4))
 # Which of the batches each rank has: of different number, and one has none.
@@ -81,7 +81,7 @@ def work(rank: int, folder: str) -> None:
 
 @needs_distributed
 def test_ranks_find_what_one_process_finds(tmp_path: Path) -> None:
-    wait_for(start_ranks(work, range(3), tmp_path))
+    run_ranks(work, range(3), tmp_path)
     alone = cases(list(BATCHES), None)
     for size in SHARES:
         saved = [torch.load(tmp_path / f"{size}.{rank}.pt", weights_only=True) for rank in range(size)]
@@ -158,7 +158,7 @@ def survive(rank: int, folder: str) -> None:
 def test_a_rank_that_is_killed_ends_the_others_with_a_message(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     victims = range(1, len(DEADLY) + 1)
-    wait_for(start_ranks(survive, [0, *victims], tmp_path), killed=list(victims))
+    run_ranks(survive, [0, *victims], tmp_path, killed=list(victims))
     for number in range(len(DEADLY)):
         *message, _ = (tmp_path / f"{number}.txt").read_text(encoding="utf-8").splitlines()
         assert message[0] == "another process of this run has ended, or does not answer", DEADLY[number]
@@ -186,7 +186,7 @@ def differ(rank: int, folder: str) -> None:
 
 @needs_distributed
 def test_processes_with_different_models_are_refused_on_all_of_them(tmp_path: Path) -> None:
-    wait_for(start_ranks(differ, range(2), tmp_path))
+    run_ranks(differ, range(2), tmp_path)
     for rank in range(2):
         said = (tmp_path / f"{rank}.txt").read_text(encoding="utf-8").splitlines()
         assert said == ["the model or its config differs between processes"] * 4

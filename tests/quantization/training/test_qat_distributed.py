@@ -20,7 +20,7 @@ from sparsebit.quantization.quantizers import Uniform
 from sparsebit.quantization.training.sharded import full_state
 from tests.quantization.nets import images, residual
 from tests.quantization.training.test_training import LABELS, training
-from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
+from tests.ranks import join_group, needs_distributed, run_ranks
 
 CASES = {"uniform": "update", "lsq": "freeze", "lsq+": "freeze", "pact": "freeze", "dorefa": "update"}
 STEPS = 2
@@ -106,7 +106,7 @@ def work(rank: int, folder: str) -> None:
 
 @needs_distributed
 def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
-    wait_for(start_ranks(work, range(2), tmp_path))
+    run_ranks(work, range(2), tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     # A rank whose batch is empty somewhere waits for the others and takes their range; without any data it stays.
     together = [torch.cat(both) for both in SEEN]

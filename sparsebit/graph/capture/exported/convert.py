@@ -129,12 +129,11 @@ def _canonicalize(node: fx.Node) -> None:
     elif name == "scaled_dot_product_attention":
         node.target, node.args, node.kwargs = F.scaled_dot_product_attention, *_attention_arguments(node)
     elif name == "slice" and not node.kwargs:
-        tensor, dim, start, stop, step = (
-            (*node.args, 0, None, None, None)[:5] if len(node.args) < 5 else node.args
-        )
+        given: list[Any] = list(node.args)  # mypy takes minutes over the types that arguments can have
+        tensor, dim, start, stop, step = given + [0, None, None, None][len(given) - 1 :]
         if isinstance(dim, int) and dim >= 0:
             stop = None if isinstance(stop, int) and stop >= 2**62 else stop
-            bounds = slice(start, stop, step if len(node.args) == 5 else None)
+            bounds = slice(start, stop, step if len(given) == 5 else None)
             node.target, node.args = operator.getitem, (tensor, (*(slice(None),) * dim, bounds))
     else:
         node.target, node.args, node.kwargs = canonical_aten(name, node.target, node.args, dict(node.kwargs))
