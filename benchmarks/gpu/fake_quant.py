@@ -129,8 +129,8 @@ LOWERED = [
 ]
 
 
-def compare_lowered(case: Case, device: str) -> str | None:
-    """What differs between the reference and what inductor makes of it."""
+def compare_lowered(case: Case, device: str, backend: str = "inductor") -> str | None:
+    """What differs between the reference and what a compiler makes of the operator."""
     code = CodeType.parse(case.code)
 
     def compiled(x: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, factor: Any) -> Tensor:
@@ -138,7 +138,7 @@ def compare_lowered(case: Case, device: str) -> str | None:
             return snap(x, scale, zero_point, code, factor)
 
         torch._dynamo.reset()
-        return torch.compile(run, fullgraph=True, dynamic=False)(x, scale, zero_point)  # type: ignore[no-any-return]
+        return torch.compile(run, backend=backend, fullgraph=True, dynamic=False)(x, scale, zero_point)  # type: ignore[no-any-return]
 
     return compare(case, device, compiled)
 

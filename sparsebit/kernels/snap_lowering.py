@@ -14,6 +14,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class _Lowerings:
         axis: int, magnitude: bool,
     ) -> Any:  # fmt: skip
         """``y``."""
-        grid = _Grid(self.ops, self._divide(x), x.get_dtype(), scale.get_dtype(), low, high, magnitude)
+        grid = self._grid(x, scale, low, high, magnitude)
         return self._pointwise(grid.snap, x.get_dtype(), x, *self._spread(x, axis, scale, zero_point))
 
     def snap_backward(
@@ -68,26 +69,23 @@ class _Lowerings:
         gradient_scale: Any, axis: int, magnitude: bool, learned: bool,
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         """Gradients of x, scale and zero point."""
-        spread = self._spread(x, axis, scale, zero_point)
-        grid = _Grid(self.ops, self._divide(x), x.get_dtype(), scale.get_dtype(), low, high, magnitude)
+        grid, spread = self._grid(x, scale, low, high, magnitude), self._spread(x, axis, scale, zero_point)
         to_x = self._pointwise(grid.to_x, x.get_dtype(), x, *spread, grad)
         if not learned:
             return to_x, *(self.lowering.new_empty(scale, [0]) for _ in range(2))
-        shape, sums = grid_shape(len(x.get_size()), scale.get_size(), axis), []
+        view, wide, size = self.lowering.view, scale.get_dtype(), list(scale.get_size())
+        shape = grid_shape(len(x.get_size()), size, axis)
+        if factor is not None:
+            gradient_scale = view(factor, [1] * len(shape))
+        sums = []
         for slope, end in ((grid.slope_of_scale, grid.end_of_scale), (grid.outside, grid.end_of_zero_point)):
-            terms = self._pointwise(slope, scale.get_dtype(), x, *spread, grad)
-            total = self._pointwise(
-                end, scale.get_dtype(), self._sum(terms, shape), self.lowering.view(scale, shape)
-            )
-            if factor is None:
-                total = self.lowering.mul(total, gradient_scale)
-            else:
-                one = self.lowering.view(factor, [1] * len(shape))
-                total = self._pointwise(
-                    self.ops.mul, scale.get_dtype(), total, self.lowering.expand(one, shape)
-                )
-            sums.append(self.lowering.view(total, list(scale.get_size())))
+            terms = self._pointwise(slope, wide, x, *spread, grad)
+            total = self._pointwise(end, wide, self._sum(terms, shape), view(scale, shape))
+            sums.append(view(self.lowering.mul(total, gradient_scale), size))
         return to_x, *sums
+
+    def _grid(self, x: Any, scale: Any, low: float, high: float, magnitude: bool) -> _Grid:
+        return _Grid(self.ops, self._divide(x), x.get_dtype(), scale.get_dtype(), low, high, magnitude)
 
     def _pointwise(self, function: Callable[..., Any], dtype: torch.dtype, *inputs: Any) -> Any:
         return self.lowering.make_pointwise(function, override_return_dtype=dtype)(*inputs)
@@ -122,35 +120,37 @@ class _Lowerings:
         return functools.partial(self.ops.inline_asm_elementwise, **settings)
 
 
+@dataclass(frozen=True)
 class _Grid:
     """The arithmetic for one number of a tensor, of inductor's own operations."""
 
-    def __init__(
-        self, ops: Any, divide: Callable[[Any, Any], Any], dtype: torch.dtype, wide: torch.dtype, low: float,
-        high: float, magnitude: bool,
-    ) -> None:  # fmt: skip
-        self.ops, self.divide, self.dtype, self.wide = ops, divide, dtype, wide
-        self.low, self.high, self.magnitude = low, high, magnitude
+    ops: Any
+    divide: Callable[[Any, Any], Any]
+    dtype: torch.dtype  # of the tensor
+    wide: torch.dtype  # that is computed in
+    low: float
+    high: float
+    magnitude: bool
 
     def snap(self, x: Any, scale: Any, zero_point: Any) -> Any:
         """The number on the grid."""
-        _, _, clipped, _ = self._steps(x, scale, zero_point)
+        _, clipped, _ = self._steps(x, scale, zero_point)
         return self._rounded(self.ops.mul(clipped, self._size(scale)))
 
     def to_x(self, x: Any, scale: Any, zero_point: Any, grad: Any) -> Any:
         """The gradient inside of the grid."""
-        inside = self._steps(x, scale, zero_point)[-1]
+        _, _, inside = self._steps(x, scale, zero_point)
         return self.ops.where(inside, grad, self.ops.constant(0.0, self.dtype))
 
     def slope_of_scale(self, x: Any, scale: Any, zero_point: Any, grad: Any) -> Any:
         """What a number adds to the gradient of its scale."""
         ops = self.ops
-        v, _, clipped, inside = self._steps(x, scale, zero_point)
+        v, clipped, inside = self._steps(x, scale, zero_point)
         return ops.mul(self._widened(grad), ops.where(inside, ops.sub(clipped, v), clipped))
 
     def outside(self, x: Any, scale: Any, zero_point: Any, grad: Any) -> Any:
         """What a number adds to the gradient of its zero point, but for a factor."""
-        inside = self._steps(x, scale, zero_point)[-1]
+        _, _, inside = self._steps(x, scale, zero_point)
         return self.ops.where(inside, self.ops.constant(0.0, self.wide), self._widened(grad))
 
     def end_of_scale(self, total: Any, scale: Any) -> Any:
@@ -164,13 +164,14 @@ class _Grid:
         """The factor of the gradient of a zero point."""
         return self.ops.mul(total, self.ops.neg(self._size(scale)))
 
-    def _steps(self, x: Any, scale: Any, zero_point: Any) -> tuple[Any, Any, Any, Any]:
+    def _steps(self, x: Any, scale: Any, zero_point: Any) -> tuple[Any, Any, Any]:
+        """The number as a multiple of the scale, that rounded and clipped, and whether clipping changed nothing."""
         ops = self.ops
         v = self.divide(self._widened(self._rounded(x)), self._size(scale))
         rounded = ops.round(v)
         low, high = (ops.sub(ops.constant(end, self.wide), zero_point) for end in (self.low, self.high))
         clipped = ops.minimum(ops.maximum(rounded, low), high)
-        return v, rounded, clipped, ops.eq(rounded, clipped)
+        return v, clipped, ops.eq(rounded, clipped)
 
     def _size(self, scale: Any) -> Any:
         return self.ops.abs(scale) if self.magnitude else scale

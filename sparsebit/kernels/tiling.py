@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 # Elements of one tile: 16 for each of 128 threads, which is at least two 16-byte loads a thread.
@@ -97,8 +96,7 @@ def as_matrix(x: Tensor, scale: Tensor) -> tuple[DenseMatrix, list[int] | None] 
         >>> as_matrix(torch.zeros(8, 3, 5, 5), torch.zeros(1, 3, 1, 1))
         (DenseMatrix(rows=24, width=25, channels=3, by_column=False), None)
     """
-    find = find_matrix if torch.compiler.is_compiling() else _found_matrix
-    return find(x.shape, x.stride(), scale.shape)
+    return _found_matrix(x.shape, x.stride(), scale.shape)
 
 
 def find_matrix(
@@ -137,7 +135,6 @@ def find_matrix(
     return DenseMatrix(rows=outer * channels, width=inner, channels=channels, by_column=False), permuted
 
 
-# torch.compile warns of a cache and does not use it.
 _found_matrix = functools.lru_cache(maxsize=4096)(find_matrix)
 
 

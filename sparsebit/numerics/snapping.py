@@ -35,7 +35,8 @@ from sparsebit.kernels.tiling import DenseMatrix, find_matrix
 from sparsebit.numerics.code_type import CodeType
 from sparsebit.numerics.layout import Layout, align
 
-USE_KERNELS = True  # fused kernels on CUDA, for the cases they support; False uses only torch
+# Fused kernels on CUDA, where they cover the case, and an operator for compilers; False leaves everything to torch.
+USE_KERNELS = True
 
 _PLAIN = (Tensor, nn.Parameter)  # a subclass of a user's may not have memory of its own
 
@@ -90,7 +91,8 @@ def takes_operator(code: CodeType, gradient_scale: float | Tensor) -> bool:
 
     A program that is exported is to run without this library.
     """
-    if not torch.compiler.is_dynamo_compiling() or is_exporting() or not code.is_integer:
+    compiling = torch.compiler.is_dynamo_compiling() and not is_exporting()
+    if not compiling or not USE_KERNELS or not code.is_integer:
         return False
     return not isinstance(gradient_scale, Tensor) or gradient_scale.numel() == 1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from sparsebit.analysis import choose_bits, sensitivity
+from sparsebit.analysis import Curvature, choose_bits, sensitivity
 from sparsebit.analysis.bits.sensitivity import Sensitivity
 from sparsebit.batches import device_of
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
@@ -131,11 +131,10 @@ class Candidates:
                 example_kwargs=kwargs,
                 bits=TARGETS[self.target].stored_bits,
                 batches=4,
-                seed=self.seed,
                 progress=False,
             )
             try:
-                self._sensitivity[ratio] = measure(metric="fisher")
+                self._sensitivity[ratio] = measure(metric=Curvature(seed=self.seed))
             except (SparsebitError, RuntimeError):  # no gradients here: by running it, which takes longer
                 self._sensitivity[ratio] = measure(metric="output")
         return self._sensitivity[ratio]

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid, snapping
 from sparsebit.numerics.layout import row_count, spread
@@ -212,6 +212,7 @@ def test_kernels_take_over_where_they_cover_the_case(monkeypatch: pytest.MonkeyP
         return x if x.dtype == torch.float32 else None
 
     monkeypatch.setattr(snapping, "snap_fused", fused)
+    monkeypatch.setattr(snapping, "_PLAIN", (FakeTensor,))
     with FakeTensorMode():
         x, one, zero = (torch.ones(4, device="cuda") for _ in range(3))
         for switch, code in ((True, "int4"), (True, "fp8_e4m3"), (False, "int4")):
