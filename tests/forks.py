@@ -108,14 +108,14 @@ def main() -> None:
 def _become(words: list[str], _: Any, __: Any, output: str, folder: str, variables: dict[str, str]) -> None:
     """Turn this process into that of a program, until it ends."""
     for descriptor, name in ((0, os.devnull), (1, output), (2, output)):
-        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND), descriptor)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
     paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
     script = words[0] not in ("-m", "-c")
     sys.path[:0] = [os.path.dirname(os.path.abspath(words[0])) if script else folder, *paths]
-    sys.argv = words if script else words[1:]
+    sys.argv = words if script else [words[0], *words[2:]]
     try:
         if script:
             runpy.run_path(words[0], run_name="__main__")
