@@ -199,15 +199,21 @@ def _open_openvino(source: str | bytes, options: SessionOptions) -> Session:
         source=describe(source),
         inputs=tuple(
             InputInfo(
-                name=value.any_name,
+                name=_name_in_file(value),
                 shape=tuple(size.get_length() if size.is_static else None for size in value.partial_shape),
                 dtype=np.dtype(value.element_type.to_dtype()),
             )
             for value in compiled.inputs
         ),
-        output_names=tuple(value.any_name for value in compiled.outputs),
+        output_names=tuple(map(_name_in_file, compiled.outputs)),
         execute=execute,
     )
+
+
+def _name_in_file(port: Any) -> str:
+    """The file's own name of an input or output of OpenVINO, which also lists those behind casts that do nothing."""
+    own = str(port.get_node().get_friendly_name()).removesuffix("/sink_port_0")
+    return own if own in port.get_names() else str(port.any_name)
 
 
 def first_line(error: BaseException) -> str:

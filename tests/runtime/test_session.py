@@ -49,6 +49,28 @@ def test_a_model_runs_from_memory_and_from_a_file(runtime: str, isolated: bool, 
     assert caught.value.where == str(path)
 
 
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_names_are_those_of_the_file_beside_casts_that_do_nothing(runtime: str) -> None:
+    pytest.importorskip(runtime)
+    node, info, kind = onnx.helper.make_node, onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [
+            node("Cast", ["pixels"], ["Cast_output_0"], to=kind),
+            node("Relu", ["Cast_output_0"], ["Before"]),
+            node("Identity", ["Before"], ["result"]),
+        ],
+        "net",
+        [info("pixels", kind, ["n", 3])],
+        [info("result", kind, ["n", 3])],
+    )
+    opset = onnx.helper.make_opsetid("", 20)
+    session = open_session(
+        onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9), runtime=runtime
+    )
+    assert [value.name for value in session.inputs] == ["pixels"] and session.output_names == ("result",)
+    assert session.run({"pixels": np.ones((1, 3), np.float32)})["result"].tolist() == [[1, 1, 1]]
+
+
 @pytest.mark.parametrize("isolated", [False, True])
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_what_a_runtime_refuses_is_our_error(runtime: str, isolated: bool, tmp_path: Path) -> None:
