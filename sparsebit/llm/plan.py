@@ -21,6 +21,9 @@ from sparsebit.numerics import CodeType
 
 logger = logging.getLogger(__name__)
 
+UNSEEN = "the block does not multiply by it"
+UNCALLED = "the model does not call its block"
+
 
 class Plan:
     """The spec of every weight by its name; ``ignored`` says why a weight of a block stays in float."""
@@ -72,7 +75,7 @@ class Plan:
         done = {one.name.partition("[")[0] for one in made}
         for name in self._specs:
             if name.startswith(f"{block}.") and name not in done:
-                self.ignored[name] = "the block does not multiply by it"
+                self.ignored[name] = UNSEEN
 
     def note_uncalled(self, route: Route) -> None:
         """Keep the weights of blocks in float that the model does not call."""
@@ -81,17 +84,15 @@ class Plan:
         inside = tuple(f"{name}." for name in self.uncalled)
         for name in [one for one in self._specs if one.startswith(inside)]:
             del self._specs[name]
-            self.ignored[name] = "the model does not call its block"
+            self.ignored[name] = UNCALLED
 
     def announce(self) -> None:
         """Log which planned weights stay in float, in one message for each reason."""
-        for reason in ("the block does not multiply by it", "the model does not call its block"):
+        for reason in (UNSEEN, UNCALLED):
             names = [name for name, why in self.ignored.items() if why == reason]
-            kinds = dict.fromkeys(re.sub(r"\d+", "*", name) for name in names)
+            kinds = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
             if names:
-                logger.warning(
-                    "on this data %s: %d weights stay in float: %s", reason, len(names), ", ".join(kinds)
-                )
+                logger.warning("%d weights stay in float (%s): %s", len(names), reason, kinds)
 
     def outside(self) -> list[str]:
         """Weights outside the blocks that are quantized: those of the embedding and of the head."""

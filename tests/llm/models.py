@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+
+from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.route import find_route
+from sparsebit.llm.blocks.streams import Stream
 
 VOCABULARY = 96
 
@@ -126,6 +131,13 @@ def tokens(count: int = 512) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     steps = torch.randint(1, 6, (count,), generator=generator)
     return steps.cumsum(0) % VOCABULARY
+
+
+def stream_of(model: nn.Module, ids: torch.Tensor) -> Stream:
+    """One batch of token ids before the first block of a model."""
+    names = find_stack(model).names
+    route = find_route(model, names, lambda name: contextlib.nullcontext(model), ids[:1])
+    return Stream(model, route, [ids])
 
 
 class Plain(nn.Module):

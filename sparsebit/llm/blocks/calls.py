@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.exclusive import replaced
+from sparsebit.llm.blocks.spill import MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,14 @@ class BlockCall:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[BlockCall, Tensor]:
-        """The call without its hidden states, and the hidden states."""
+        """The call without its hidden states, and the hidden states.
+
+        A cache that the model makes although none is wanted is left out: every run of the block would add to it.
+        """
         place, hidden = find_hidden(args, kwargs)
-        blank = tuple(None if index == place else value for index, value in enumerate(args))
-        return cls(blank, {key: None if key == place else one for key, one in kwargs.items()}, place), hidden
+        blank = tuple(None if index == place or _is_cache(one) else one for index, one in enumerate(args))
+        named = {key: None if key == place or _is_cache(one) else one for key, one in kwargs.items()}
+        return cls(blank, named, place), hidden
 
     def run(self, block: Callable[..., Any], hidden: Tensor) -> Tensor:
         """The hidden states after the block."""
@@ -59,6 +64,7 @@ class BlockRuns:
         single: the call for the first sequence alone; None where it is known for the batch only.
         name: of the block in its model.
         leaves: what the model reads of the block's result, as places in its flat form; the first are the hidden states.
+        limit: bytes of the results of all batches that stay in memory; the rest goes to disk.
     """
 
     block: nn.Module
@@ -68,6 +74,7 @@ class BlockRuns:
     single: BlockCall | None = None
     name: str = ""
     leaves: tuple[int, ...] = (0,)
+    limit: int = MOST_BYTES
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -153,6 +160,10 @@ def logits_of(output: Any) -> Tensor:
 def outputs_of(output: Any) -> Tensor:
     """The logits, or the hidden states of a model that has no head, such as an encoder."""
     return logits_of(getattr(output, "last_hidden_state", output))
+
+
+def _is_cache(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("update", "get_seq_length"))
 
 
 class StandIns:

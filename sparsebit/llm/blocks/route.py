@@ -78,8 +78,9 @@ class Route:
 
     @property
     def direct(self) -> bool:
-        """Whether each block is called once, on the result of the one before it."""
-        return not any(visit.start for visit in self.visits) and len(self.order) == len(self.visits)
+        """Whether each block is called once, on the result of the one before it, which nothing else reads."""
+        elsewhere = any(visit.start for visit in self.visits) or any(one.until for one in self.visits[:-1])
+        return not elsewhere and len(self.order) == len(self.visits)
 
     def visits_of(self, block: int) -> list[int]:
         """The numbers of the visits to a block."""
@@ -88,6 +89,11 @@ class Route:
     def end(self, start: int) -> int:
         """The number after the last visit of the run that begins with ``start``."""
         return start + sum(visit.start == start for visit in self.visits)
+
+    @property
+    def held(self) -> int:
+        """How many results of visits are kept at once, at most."""
+        return max(1, sum(bool(visit.until) for visit in self.visits))
 
     def leaves(self, number: int) -> tuple[int, ...]:
         """What has to be kept of the result of a visit: the hidden states, and what is read later."""
@@ -188,7 +194,9 @@ class _Tracer(TorchFunctionMode):
             start, others = number, others | self._marks_of([hidden])
         self._read(others, start)
         structure, leaves, keeps = self._returned(block, args, kwargs, given, hidden)
-        visit = Visit(block, start, structure, leaves)
+        # Templates of the right shape, without the memory of the values.
+        shapes = [one.new_zeros(()).expand(one.shape) if isinstance(one, Tensor) else one for one in leaves]
+        visit = Visit(block, start, structure, shapes)
         self._visits.append(visit)
         self._used = frozenset()
         own: dict[int, Tensor] = {}

@@ -63,7 +63,7 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
             return output
 
         width = len(floats.leaves)
-        float_outputs = spilled_each(share_runs(count, run_float, width), width)
+        float_outputs = spilled_each(share_runs(count, run_float, width), width, floats.limit)
     done: list[SolvedMatrix] = []
     replay = Replay(runs.block, count)
     for stage in stages:
@@ -94,7 +94,7 @@ def run_block(runs: BlockRuns, replay: Replay | None = None) -> tuple[Sequence[T
         with runs.products(), replay.run(number):
             return runs.outputs(number)
 
-    return spilled_each(share_runs(len(runs.calls), run, width), width)
+    return spilled_each(share_runs(len(runs.calls), run, width), width, runs.limit)
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
@@ -62,7 +62,8 @@ class Stream:
         visit = self._route.visits[self.visit]
         single = self._single[self.visit] if visit.start == 0 else None
         name, leaves = self._route.names[visit.block], self._route.leaves(self.visit)
-        return BlockRuns(block, self.calls[self.visit], self.hidden, self.half, single, name, leaves)
+        limit = MOST_BYTES // self._route.held
+        return BlockRuns(block, self.calls[self.visit], self.hidden, self.half, single, name, leaves, limit)
 
     def advance(self, outputs: Outputs) -> None:
         """Go behind the next call, which has returned ``outputs``, by leaf and batch."""
@@ -110,16 +111,11 @@ class Stream:
             self._passed.pop(visit, None)
         if len(parts) == 1:
             return parts[0]
-        leaves = {leaf for part in parts for leaf in part.leaves}
-        first = parts[0]
-        return BlockRuns(
-            block,
-            _View.joined([part.calls for part in parts]),
-            _View.joined([part.hidden for part in parts]),
-            self.half,
-            first.single,
-            first.name,
-            tuple(sorted(leaves)),
+        return replace(
+            parts[0],
+            calls=_View.joined([part.calls for part in parts]),
+            hidden=_View.joined([part.hidden for part in parts]),
+            leaves=tuple(sorted({leaf for part in parts for leaf in part.leaves})),
         )
 
     def advance_last(self, runs: BlockRuns, outputs: Outputs) -> None:

@@ -84,7 +84,7 @@ def scale_channels(method: ChannelScaling, runs: BlockRuns, spec_of: SpecOf) -> 
             logger.info("%s: %s is not scaled: no layer before it can absorb a scale", name, group.leader)
     if not scaled:
         raise SparsebitError(
-            f"{name} cannot scale any weight of this model",
+            f"{name} cannot scale any weight of {runs.name or 'this block'}",
             expected="norms or linear layers that feed only the scaled weights",
             hint=f"leave {name} out of METHOD",
         )
