@@ -117,11 +117,11 @@ def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
 
 
 def embedding_and_head(model: nn.Module) -> list[str]:
-    """The names of the embedding and the head."""
-    names = {id(module): name for name, module in model.named_modules()}
-    found = []
-    for get in ("get_input_embeddings", "get_output_embeddings"):
-        module = getattr(model, get)() if hasattr(model, get) else None
-        if isinstance(module, (nn.Embedding, nn.Linear)):
-            found.append(f"{names[id(module)]}.weight")
-    return found
+    """The names of the embedding and the head, and of the other layers that hold the same tensors."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, nn.Embedding | nn.Linear)}
+    names = {id(module): name for name, module in layers.items()}
+    ends = [getattr(model, f"get_{name}_embeddings", lambda: None)() for name in ("input", "output")]
+    found = [names[id(module)] for module in ends if id(module) in names]
+    held = {id(layers[name].weight) for name in found}
+    found += [name for name, one in layers.items() if id(one.weight) in held and name not in found]
+    return [f"{name}.weight" for name in found]

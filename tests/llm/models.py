@@ -259,7 +259,9 @@ ROUTES: dict[str, Callable[[], nn.Module]] = {
     "xlm": _pretrained(
         "XLMWithLMHeadModel", emb_dim=64, n_layers=2, n_heads=4, max_position_embeddings=64, n_langs=1
     ),
-    "bart": _pretrained("BartForConditionalGeneration", **_PAIR, forced_eos_token_id=None),
+    "bart": _pretrained(
+        "BartForConditionalGeneration", **_PAIR, forced_eos_token_id=None, scale_embedding=True
+    ),
     "marian": _pretrained("MarianMTModel", **_PAIR),
     "t5": _pretrained(
         "T5ForConditionalGeneration",
@@ -268,7 +270,12 @@ ROUTES: dict[str, Callable[[], nn.Module]] = {
     ),
     "hrm_text": _seeded(
         lambda: _from_config(
-            "hrm_text", **{**_WIDE, "num_hidden_layers": 2}, **_TOKENS, num_key_value_heads=4, head_dim=16
+            "hrm_text",
+            **{**_WIDE, "num_hidden_layers": 1},
+            **_TOKENS,
+            num_key_value_heads=4,
+            head_dim=16,
+            L_cycles=1,
         )
     ),
 }

@@ -16,7 +16,7 @@ from sparsebit.llm import finished_blocks
 from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, share_runs
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, ROUTES, tokens
 from tests.ranks import join_group, needs_distributed, start_ranks, wait_for
 
 CALIBRATION = {
@@ -29,6 +29,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "awq": ("llama", ["awq", {"rtn": {"steps": 4}}]),
     "tuned": ("llama", ["rtn", {"signround": {"steps": 4}}]),
     "experts": ("mixtral", "gptq"),
+    "skips": ("skips", "gptq"),
+    "pairs": ("t5", "gptq"),
 }
 
 
@@ -36,7 +38,9 @@ def made(case: str, folder: str | None = None) -> dict[str, Tensor]:
     """The weights of each layer, on their grids."""
     model, method = CASES[case]
     settings = {"METHOD": method, "CALIBRATION": CALIBRATION}
-    done = llm.quantize(DECODERS[model](), tokens(28 * 16), settings, folder=folder, progress=False)
+    done = llm.quantize(
+        (DECODERS | ROUTES)[model](), tokens(28 * 16), settings, folder=folder, progress=False
+    )
     return {name: held.numbers() for name, held in done.weights.items()}
 
 
