@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,9 +21,12 @@ from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockRuns, Recorded
+from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.blocks.measure import stored
+from sparsebit.llm.blocks.route import Route
+from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.blocks.streams import BATCH, Stream
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.formats import FORMATS, FormatRefusal, WeightKind
@@ -57,57 +61,59 @@ class WidthChoice(NamedTuple):
 
 
 @torch.no_grad()
-def choose_widths(
-    source: WeightSource, plan: Plan, settings: LlmConfig, recorded: Sequence[Recorded], ids: Tensor
-) -> None:
+def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: Route, ids: Tensor) -> None:
     """Give every weight of ``plan`` a width, so that predictions change least within ``settings.BUDGET``.
 
     Args:
         source: the model; its blocks are filled one after the other, or all at once to measure the divergence.
         plan: what is changed.
         settings: the budget, and the widths to choose from.
-        recorded: how blocks are called, from a few sequences of the calibration data.
-        ids: those sequences, [batch, length].
+        route: how the model calls its blocks.
+        ids: a few sequences of the calibration data, [batch, length].
     """
     budget = settings.BUDGET
     require_formats(source.model, plan, budget.FORMATS)
     if budget.MEASURE == "kl":
-        for name in source.stack.names:
+        for name in source.blocks:
             source.fill(name)
     errors: dict[str, dict[int, float]] = {}
     costs: dict[str, dict[int, float]] = {}
     choices: dict[str, WidthChoice] = {}
     elements = 0
-    hidden = [one.hidden for one in recorded]
-    ids = ids.to(hidden[0].device)
-    wanted = log_probabilities(source.model, ids) if budget.MEASURE == "kl" else None
-    for index, name in enumerate(source.stack.names):
-        block = source.model.get_submodule(name) if wanted is not None else source.fill(name)
-        runs = BlockRuns(block, [one.calls[index] for one in recorded], hidden)
-        outputs = [runs.run(number) for number in range(len(recorded))]
-        parameters = {
-            key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
-        }
-        for stage in find_stages(runs, parameters):
-            choice = WidthChoice(name, tuple(matrix for group in stage.groups for matrix in group.matrices))
-            choices[choice.name] = choice
-            shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
-            elements += sum(shape.numel() for shape in shapes)
-            errors[choice.name], costs[choice.name] = {}, {}
-            for width in _held_widths(source.model, plan, choice, shapes, budget):
-                with _rounded(plan, choice, parameters, width):
-                    if wanted is not None:
-                        lost = divergence(wanted, log_probabilities(source.model, ids))
-                    else:
-                        found = [token_error(runs.run(n), one) for n, one in enumerate(outputs)]
-                        lost = float(torch.stack(found).mean())
-                errors[choice.name][width] = lost
-                in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
-                specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
-                costs[choice.name][width] = sum(
-                    stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True)
+    ids = ids.to(source.device)
+    predict = partial(run_model, source.model)
+    wanted = log_probabilities(predict, ids) if budget.MEASURE == "kl" else None
+    stream = Stream(source.model, route, ids.split(BATCH))
+    for number in route.order:
+        name = route.names[number]
+        with source.lend(name) as block:
+            runs = stream.collect(number, block, source.lend)
+            outputs = run_block(runs)
+            parameters = {
+                key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
+            }
+            for stage in find_stages(runs, parameters):
+                choice = WidthChoice(
+                    name, tuple(matrix for group in stage.groups for matrix in group.matrices)
                 )
-        hidden = outputs
+                choices[choice.name] = choice
+                shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
+                elements += sum(shape.numel() for shape in shapes)
+                errors[choice.name], costs[choice.name] = {}, {}
+                for width in _held_widths(source.model, plan, choice, shapes, budget):
+                    with _rounded(plan, choice, parameters, width):
+                        if wanted is not None:
+                            lost = divergence(wanted, log_probabilities(predict, ids))
+                        else:
+                            found = [token_error(runs.run(n), one) for n, one in enumerate(outputs[0])]
+                            lost = float(torch.stack(found).mean())
+                    errors[choice.name][width] = lost
+                    in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
+                    specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
+                    costs[choice.name][width] = sum(
+                        stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True)
+                    )
+            stream.advance_last(runs, outputs)
     allowed = budget.BYTES or budget.BITS * elements / 8
     program = Program(errors=errors, costs=costs)
     chosen = program.solve(allowed)

@@ -162,7 +162,7 @@ def config_text(settings: LlmConfig) -> str:
 
 def digest_outside_blocks(source: WeightSource) -> str:
     """Of names and shapes of all parameters, and of the numbers of those that are in no block."""
-    return _digest(source.model, without=tuple(f"{name}." for name in source.stack.names))
+    return _digest(source.model, without=tuple(f"{name}." for name in source.blocks))
 
 
 def _digest(module: nn.Module, without: tuple[str, ...] = ()) -> str:

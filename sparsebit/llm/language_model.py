@@ -193,7 +193,7 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     module = model.get_submodule(path)
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
-        packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
+        packed = PackedEmbedding(held, _factor(module))
     elif key == "weight" and (
         type(module).__name__ == "Conv1D" if transposed else isinstance(module, nn.Linear)
     ):
@@ -206,6 +206,15 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
         return
     above, _, last = path.rpartition(".")
     setattr(model.get_submodule(above), last, packed)
+
+
+def _factor(embedding: nn.Embedding) -> float:
+    """What a scaled embedding multiplies its rows by: Gemma's, and BART's."""
+    if type(embedding).forward is nn.Embedding.forward:
+        return 1.0
+    return float(
+        getattr(embedding, "scalar_embed_scale", None) or getattr(embedding, "embed_scale", None) or 1.0
+    )
 
 
 def is_quantized(model: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from sparsebit.config.llm import LlmConfig, MatrixSpec
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
@@ -19,15 +21,19 @@ from sparsebit.numerics import CodeType
 
 logger = logging.getLogger(__name__)
 
+UNSEEN = "the block does not multiply by it"
+UNCALLED = "the model does not call its block"
+
 
 class Plan:
     """The spec of every weight by its name; ``ignored`` says why a weight of a block stays in float."""
 
     def __init__(self, source: WeightSource, config: LlmConfig) -> None:
         self.ignored: dict[str, str] = {}
+        self.uncalled: list[str] = []  # blocks
         self._specs: dict[str, WeightSpec] = {}
         self._model = source.model
-        inside = tuple(f"{name}." for name in source.stack.names)
+        inside = tuple(f"{name}." for name in source.blocks)
         parameters = source.model.named_parameters()
         matrices = [name for name, one in parameters if name.startswith(inside) and one.dim() in (2, 3)]
         config.require_matched(name.rpartition(".")[0] for name in matrices)
@@ -65,12 +71,28 @@ class Plan:
         return lambda name: self.spec(f"{block}.{name}")
 
     def note_unseen(self, block: str, made: Iterable[Made]) -> None:
-        """Keep planned weights in float that the block was not seen to multiply by, and log them."""
+        """Keep planned weights in float that the block was not seen to multiply by."""
         done = {one.name.partition("[")[0] for one in made}
         for name in self._specs:
             if name.startswith(f"{block}.") and name not in done:
-                self.ignored[name] = "the block does not multiply by it"
-                logger.warning("%s stays in float: the block does not multiply by it", name)
+                self.ignored[name] = UNSEEN
+
+    def note_uncalled(self, route: Route) -> None:
+        """Keep the weights of blocks in float that the model does not call."""
+        called = {route.names[number] for number in route.order}
+        self.uncalled = [name for name in route.names if name not in called]
+        inside = tuple(f"{name}." for name in self.uncalled)
+        for name in [one for one in self._specs if one.startswith(inside)]:
+            del self._specs[name]
+            self.ignored[name] = UNCALLED
+
+    def announce(self) -> None:
+        """Log which planned weights stay in float, in one message for each reason."""
+        for reason in (UNSEEN, UNCALLED):
+            names = [name for name, why in self.ignored.items() if why == reason]
+            kinds = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
+            if names:
+                logger.warning("%d weights stay in float (%s): %s", len(names), reason, kinds)
 
     def outside(self) -> list[str]:
         """Weights outside the blocks that are quantized: those of the embedding and of the head."""
@@ -95,11 +117,11 @@ def as_weight_spec(asked: MatrixSpec) -> WeightSpec:
 
 
 def embedding_and_head(model: nn.Module) -> list[str]:
-    """The names of the embedding and the head."""
-    names = {id(module): name for name, module in model.named_modules()}
-    found = []
-    for get in ("get_input_embeddings", "get_output_embeddings"):
-        module = getattr(model, get)() if hasattr(model, get) else None
-        if isinstance(module, (nn.Embedding, nn.Linear)):
-            found.append(f"{names[id(module)]}.weight")
-    return found
+    """The names of the embedding and the head, and of the other layers that hold the same tensors."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, nn.Embedding | nn.Linear)}
+    names = {id(module): name for name, module in layers.items()}
+    ends = [getattr(model, f"get_{name}_embeddings", lambda: None)() for name in ("input", "output")]
+    found = [names[id(module)] for module in ends if id(module) in names]
+    held = {id(layers[name].weight) for name in found}
+    found += [name for name, one in layers.items() if id(one.weight) in held and name not in found]
+    return [f"{name}.weight" for name in found]

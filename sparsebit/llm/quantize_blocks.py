@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import device_of
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError, with_article
-from sparsebit.llm.blocks.calls import BlockRuns, BlockStreams, record_calls, returns_tuple
+from sparsebit.llm.blocks.route import Route, find_route
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
-from sparsebit.llm.blocks.spill import spilled
+from sparsebit.llm.blocks.streams import BATCH, BlockCalls, Outputs, Stream, Streams
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks, config_text, digest_outside_blocks
 from sparsebit.llm.folders.source import WeightSource
@@ -33,8 +32,6 @@ from sparsebit.processes import failing_together, is_distributed, rank, require_
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
 
-BATCH = 8  # sequences that run through a block at once
-
 
 def quantize(
     model: nn.Module | str | os.PathLike[str],
@@ -48,8 +45,8 @@ def quantize(
     """Quantize the weights of a language model.
 
     Args:
-        model: a module with repeated blocks, or a folder that ``save_pretrained`` wrote, which is then read block by
-            block.
+        model: a module with repeated blocks that is called with token ids, or a folder that ``save_pretrained`` wrote,
+            which is then read block by block.
         data: token ids, a text, or the path of a text file for calibration; some methods need none.
         config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
             Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
@@ -91,76 +88,86 @@ def _quantize(
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
-    prepare = [one.start(source.model, source.stack) for one in pipeline.preparations]
-    streams = _start(source, sequences, follow=pipeline.follows)
-    streams.half = settings.CALIBRATION.DTYPE == "bfloat16"
-    for one in streams.recorded:
-        one.hidden = one.hidden[:0]  # held by the streams, on disk if large
+    route = _route(source, sequences)
+    plan.note_uncalled(route)
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:
         few = sequences[: settings.BUDGET.SAMPLES] if sequences is not None else None
         if few is None:
             raise _data_is_needed("BUDGET")
-        choose_widths(source, plan, settings, _start(source, few, follow=False).recorded, few)
-    for index, name in enumerate(shown_progress(source.stack.names, "quantizing blocks", shown=progress)):
-        runs = streams.runs(source.fill(name), index, name)
-        earlier = finished.read(index, name, runs.block)
-        if earlier is None or streams.floats is not None:
+        choose_widths(source, plan, settings, route, few)
+    prepare = [one.start(source.model, route) for one in pipeline.preparations]
+    streams = _start(source, route, sequences, pipeline, half=settings.CALIBRATION.DTYPE == "bfloat16")
+    order = list(enumerate(route.order))
+    for index, number in shown_progress(order, "quantizing blocks", shown=progress):
+        name = route.names[number]
+        block = source.fill(name)
+        runs = BlockCalls.none(block) if streams is None else streams.reach(number, block)
+        earlier = finished.read(index, name, block)
+        if earlier is None or runs.floats is not None:
             for change in prepare:
-                change(runs, plan.inside(name))
+                change(runs.every, plan.inside(name))
         if earlier is None:
-            solved, floats, outputs = _compress(runs, streams.floats, plan.inside(name), pipeline)
+            solved, floats, outputs = _compress(runs, plan.inside(name), pipeline)
             made = _pack(name, solved)
             require_same((one.solved.weight for one in solved), f"what {name!r} becomes")
-            finished.write(index, name, made, runs.block)
-            plan.note_unseen(name, made)
+            finished.write(index, name, made, block)
             del solved  # two float copies of the block, otherwise in memory until the next one is solved
         else:
             made = earlier.made
-            floats = None if streams.floats is None else run_block(runs.on(streams.floats))
-            earlier.restore(runs.block, name)
-            outputs = run_block(runs)
+            floats = None if runs.floats is None else run_block(runs.floats)
+            earlier.restore(block, name)
+            outputs = run_block(runs.first) if streams is not None else ()
+        plan.note_unseen(name, made)
         result.add(made)
-        streams.hidden, streams.floats = outputs, floats
-        del runs  # and with it the block's inputs
+        if streams is not None:
+            streams.advance(runs, outputs, floats)
+        del runs, outputs, floats  # and with them the block's inputs
+    for name in plan.uncalled:
+        source.fill(name)
+    if streams is not None:
+        streams.finish()
     result.add(solve_outside(source, plan, pipeline.solver, streams))
+    plan.announce()
     return result
 
 
-@torch.no_grad()
-def _start(source: WeightSource, sequences: Tensor | None, *, follow: bool) -> BlockStreams:
+def _route(source: WeightSource, sequences: Tensor | None) -> Route:
     if sequences is None:
-        return BlockStreams([], [], None)
-    first = source.fill(source.stack.names[0])
-    sequences = sequences.to(device_of(first))
-    as_tuple = returns_tuple(source.model, source.stack, sequences[:1])
-    ids = sequences.split(BATCH)
-    recorded = [record_calls(source.model, source.stack, batch, as_tuple=as_tuple) for batch in ids]
-    single = record_calls(source.model, source.stack, sequences[:1], as_tuple=as_tuple)
-    hidden = spilled(one.hidden for one in recorded)
-    return BlockStreams(recorded, hidden, hidden if follow else None, ids, as_tuple, single=single)
+        return Route.unseen(source.blocks)
+    return find_route(source.model, source.blocks, source.lend, sequences[:1].to(source.device))
+
+
+def _start(
+    source: WeightSource, route: Route, sequences: Tensor | None, pipeline: Pipeline, *, half: bool
+) -> Streams | None:
+    if sequences is None:
+        return None
+    own = Stream(source.model, route, sequences.to(source.device).split(BATCH), half=half)
+    return Streams(own, source.lend, follow=pipeline.follows)
 
 
 def _compress(
-    runs: BlockRuns, inputs: Sequence[Tensor] | None, spec_of: SpecOf, pipeline: Pipeline
-) -> tuple[list[SolvedMatrix], Sequence[Tensor] | None, Sequence[Tensor]]:
-    """Run all steps on one block, and return the hidden states after it in the float and the compressed model.
+    runs: BlockCalls, spec_of: SpecOf, pipeline: Pipeline
+) -> tuple[list[SolvedMatrix], Outputs | None, Outputs]:
+    """Run all steps on one block, and return what it returns in the float and in the compressed model.
 
-    ``inputs`` are those of the block in the float model. The hidden states come from the block with
+    In the float model that is for all of its calls, in the compressed one for the first. These come from the block with
     dequantized float weights. The packed block computes the same up to the rounding of sums, but a resumed run must
     continue with identical values.
     """
-    if not runs.calls:
-        return solve_without_data(runs.block, spec_of, pipeline.solver), None, []
+    every = runs.every
+    if not every.calls:
+        return solve_without_data(every.block, spec_of, pipeline.solver), None, ()
     aims = {tuner.follow for tuner in pipeline.tuners}
-    plain: Sequence[Tensor] = run_block(runs) if any(aim < 1 for aim in aims) else []
-    found = solve_block(runs, inputs, spec_of, pipeline.solver)
+    plain: Sequence[Tensor] = run_block(every)[0] if any(aim < 1 for aim in aims) else []
+    found = solve_block(every, runs.floats, spec_of, pipeline.solver)
     solved, floats, replay = found
     for tuner in pipeline.tuners:
-        targets = list(floats if tuner.follow and floats is not None else plain)
+        targets = list(floats[0] if tuner.follow and floats is not None else plain)
         if 0 < tuner.follow < 1:
             targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
-        solved = tuner.tune(runs, targets, solved)
-    return solved, floats, run_block(runs, None if pipeline.tuners else replay)
+        solved = tuner.tune(every, targets, solved)
+    return solved, floats, run_block(runs.first, None if pipeline.tuners else replay)
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from sparsebit.llm.blocks.calls import BlockStreams, run_behind
+from sparsebit.llm.blocks.streams import Streams
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.rtn import Rtn
@@ -21,7 +21,7 @@ from sparsebit.llm.weights.uses import first_input
 from sparsebit.numerics.packed import PackedTensor
 
 
-def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockStreams) -> list[Made]:
+def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Streams | None) -> list[Made]:
     """Solve the weights outside the blocks, with ``data`` from after the last block. A shared tensor stays shared."""
     names: dict[int, list[str]] = {}
     for name in plan.outside():
@@ -30,7 +30,7 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockS
     for alike in names.values():
         weight, spec = source.model.get_parameter(alike[0]).data.float(), plan.spec(alike[0])
         assert spec is not None
-        seen = measure_head(source, alike[0], data) if solver.needs_data else None
+        seen = measure_head(source, alike[0], data) if solver.needs_data and data is not None else None
         if seen is None:
             solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
             solved = solved._replace(remark="rounded to nearest")
@@ -44,22 +44,18 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: BlockS
 
 
 @torch.no_grad()
-def measure_head(source: WeightSource, name: str, data: BlockStreams) -> InputStatistics | None:
+def measure_head(source: WeightSource, name: str, data: Streams) -> InputStatistics | None:
     """Statistics of the inputs of the weight ``name`` after the blocks; None if it multiplies nothing."""
     parameters = {name: source.model.get_parameter(name)}
-    behind = partial(run_behind, source.model, source.stack, as_tuple=data.as_tuple)
+    streams = [one for one in (data.own, data.floats) if one is not None]
     found: InputStatistics | None = None
-    for number, ids in enumerate(data.ids):
-        inputs = [
-            first_input(parameters, partial(behind, ids, stream[number]))
-            for stream in (data.hidden, data.floats)
-            if stream is not None
-        ]
+    for number in range(len(data.own.ids)):
+        inputs = [first_input(parameters, partial(stream.run_rest, number)) for stream in streams]
         if inputs[0] is None:
             return None
         if found is None:
             found = InputStatistics.empty(inputs[0].shape[-1], shift=len(inputs) > 1, device=inputs[0].device)
-        found.update(inputs[0], inputs[1] if len(inputs) > 1 else None, half=data.half)
+        found.update(inputs[0], inputs[1] if len(inputs) > 1 else None, half=data.own.half)
     if found is not None:
         found.require_finite(name)
     return found

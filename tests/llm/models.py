@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+
+from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.route import find_route
+from sparsebit.llm.blocks.streams import Stream
 
 VOCABULARY = 96
 
@@ -128,6 +133,13 @@ def tokens(count: int = 512) -> torch.Tensor:
     return steps.cumsum(0) % VOCABULARY
 
 
+def stream_of(model: nn.Module, ids: torch.Tensor) -> Stream:
+    """One batch of token ids before the first block of a model."""
+    names = find_stack(model).names
+    route = find_route(model, names, lambda name: contextlib.nullcontext(model), ids[:1])
+    return Stream(model, route, [ids])
+
+
 class Plain(nn.Module):
     """Blocks of torch's own layers, with nothing of transformers about them."""
 
@@ -145,3 +157,125 @@ class Plain(nn.Module):
             hidden = hidden + block(hidden)
         out: torch.Tensor = self.head(hidden)
         return out
+
+
+class _Residual(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + super().forward(x)
+        return out
+
+
+class Residual(Plain):
+    """The same model with its residuals inside the blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(_Residual(*block) for block in self.blocks)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        out: torch.Tensor = self.head(hidden)
+        return out
+
+
+class Skips(nn.Module):
+    """A U-Net of blocks: scaled one by one, joined to earlier ones, and all of them read behind the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 32)
+        self.blocks = nn.ModuleList(
+            _Residual(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(6)
+        )
+        self.joins = nn.ParameterList(nn.Parameter(torch.randn(64, 32) / 8) for _ in range(2))
+        self.scales = nn.Parameter(torch.tensor([1.0, 1.0, 0.5, 1.0, 2.0, 1.0]))
+        self.head = nn.Linear(32, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden, seen = self.embed(input_ids), []
+        for index, (scale, block) in enumerate(zip(self.scales, self.blocks, strict=True)):
+            if index >= 4:
+                hidden = torch.cat([hidden, seen[5 - index]], -1) @ self.joins[index - 4]
+            hidden = block(hidden if index % 2 else hidden * scale)
+            seen.append(hidden)
+        out: torch.Tensor = self.head(torch.stack(seen[2:]).mean(0))
+        return out
+
+
+class Looped(Residual):
+    """Two blocks that are called in turn, three times each, and the first one once more."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = start = self.embed(input_ids)
+        for _ in range(3):
+            hidden = self.blocks[1](self.blocks[0](hidden)) + start
+        out: torch.Tensor = self.head(self.blocks[0](hidden))
+        return out
+
+
+def _seeded(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return make().eval()
+
+    return build
+
+
+def _pretrained(name: str, **settings: object) -> Callable[[], nn.Module]:
+    """A model of transformers by the names of its class and its config."""
+
+    def make() -> nn.Module:
+        transformers = pytest.importorskip("transformers")
+        kind = getattr(transformers, name)
+        return kind(kind.config_class(vocab_size=VOCABULARY, **_TOKENS, **settings))  # type: ignore[no-any-return]
+
+    return _seeded(make)
+
+
+_PAIR = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 1,
+}
+
+_LAYERS = {name: value for name, value in _WIDE.items() if name != "vocab_size"}
+
+# Models whose blocks do not simply follow one another.
+ROUTES: dict[str, Callable[[], nn.Module]] = {
+    "plain": _seeded(Plain),
+    "skips": _seeded(Skips),
+    "looped": _seeded(Looped),
+    "albert": _pretrained(
+        "AlbertForMaskedLM", embedding_size=32, **{**_LAYERS, "num_hidden_layers": 4}, num_hidden_groups=2
+    ),
+    "xlm": _pretrained(
+        "XLMWithLMHeadModel", emb_dim=64, n_layers=2, n_heads=4, max_position_embeddings=64, n_langs=1
+    ),
+    "bart": _pretrained(
+        "BartForConditionalGeneration", **_PAIR, forced_eos_token_id=None, scale_embedding=True
+    ),
+    "marian": _pretrained("MarianMTModel", **_PAIR),
+    "t5": _pretrained(
+        "T5ForConditionalGeneration",
+        **{"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+        decoder_start_token_id=2,
+    ),
+    "hrm_text": _seeded(
+        lambda: _from_config(
+            "hrm_text",
+            **{**_WIDE, "num_hidden_layers": 1},
+            **_TOKENS,
+            num_key_value_heads=4,
+            head_dim=16,
+            L_cycles=1,
+        )
+    ),
+}

@@ -15,7 +15,7 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from tests.llm.models import DECODERS, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
+from tests.llm.models import DECODERS, ROUTES, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
 
 CONFIG = {
     "W": {"BIT": 4, "GROUP_SIZE": 32},
@@ -185,9 +185,59 @@ def test_experts_that_no_token_reaches_are_named_and_rounded() -> None:
     assert "model.layers.0.mlp.gate.weight" in result.ignored
 
 
-def test_models_that_compute_between_their_blocks_are_refused() -> None:
-    with pytest.raises(SparsebitError, match="computes something between its blocks"):
-        llm.quantize(Plain(), tokens(), CONFIG, progress=False)
+def test_what_token_ids_do_not_reach_stays_in_float_and_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Seeing(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.eyes = nn.ModuleList(nn.Sequential(nn.Linear(32, 16)) for _ in range(2))
+            for block in self.blocks:
+                block.append(nn.Linear(32, 32))
+                block[-1].forward = lambda x: x  # type: ignore[method-assign]
+
+    model = Seeing().eval()
+    result = llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "2 weights stay in float (the block does not multiply by it)",
+        "2 weights stay in float (the model does not call its block)",
+    ]
+    assert set(result.ignored) == {
+        *(f"eyes.{i}.0.weight" for i in (0, 1)),
+        *(f"blocks.{i}.4.weight" for i in (0, 1)),
+    }
+    eye = result.model.get_submodule("eyes.0.0").weight
+    assert torch.equal(eye, model.eyes[0][0].weight) and eye.data_ptr() != model.eyes[0][0].weight.data_ptr()
+    assert len(llm.quantize(model, None, {"METHOD": "rtn"}, progress=False).records) == 8
+
+
+@pytest.mark.parametrize("name", ["albert", "bart", "xlm"])
+def test_models_of_other_shapes_are_saved_and_read_again(name: str, tmp_path: Path) -> None:
+    model, ids = ROUTES[name](), tokens(16)[None]
+    config = {**CONFIG, "METHOD": "rtn", "HEAD": {"BIT": 8}}
+    made = llm.quantize(model, tokens(), config, progress=False)
+    planned = [key for key, one in model.named_parameters() if one.dim() == 2 and "embed" not in key]
+    assert {key.partition("[")[0] for key in made.weights} >= {key for key in planned if ".layers." in key}
+    made.save(tmp_path / "own")
+    made.save_pretrained(tmp_path / "pretrained")
+    llm.register_transformers()
+    model.save_pretrained(tmp_path / "float")
+    read = [
+        llm.LanguageModel.load(tmp_path / "own").model,
+        type(model).from_pretrained(tmp_path / "pretrained"),  # type: ignore[attr-defined]
+        llm.quantize(tmp_path / "float", tokens(), config, progress=False).model,
+    ]
+    assert all(torch.equal(logits(one, ids), logits(made.model, ids)) for one in read)
+    embeddings = [one for one in made.model.modules() if isinstance(one, nn.Embedding | PackedEmbedding)]
+    assert sum(isinstance(one, PackedEmbedding) for one in embeddings) == (3 if name == "bart" else 1)
+
+
+@pytest.mark.parametrize("measure", ["kl", "loss"])
+def test_a_budget_reaches_every_list_of_blocks(measure: str) -> None:
+    config = {**CONFIG, "METHOD": "rtn", "BUDGET": {"BITS": 5, "SAMPLES": 1, "MEASURE": measure}}
+    made = llm.quantize(ROUTES["bart"](), tokens(), config, progress=False)
+    assert len(made.records) == 2 * 6 + 2 * 10 and made.bits <= 5
+    assert len({record.code for record in made.records}) > 1
 
 
 def test_data_is_asked_for_where_it_is_needed() -> None:

@@ -9,7 +9,8 @@ import torch
 
 from sparsebit import llm
 from sparsebit.config.llm import load_llm_config
-from sparsebit.llm.blocks.calls import BlockStreams, record_calls, returns_tuple
+from sparsebit.llm.blocks.route import find_route
+from sparsebit.llm.blocks.streams import Stream, Streams
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
@@ -21,7 +22,7 @@ from tests.llm.models import DECODERS, tokens
 CONFIG = {"W": {"BIT": 0, "SPARSITY": 0.5}, "HEAD": {"BIT": 3, "GROUP_SIZE": 32}, "METHOD": "gptq"}
 
 
-def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, BlockStreams, torch.Tensor]:
+def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, Streams, torch.Tensor]:
     """A model whose blocks are left out: what reaches the head is the norm of what the first block was given."""
     model: Any = DECODERS[name]()
     if tied:
@@ -29,9 +30,13 @@ def prepared(tied: bool, name: str = "llama") -> tuple[WeightSource, Plan, Block
         model.tie_weights()
     source = WeightSource.open(model)
     ids = tokens(128).view(4, 32)
-    as_tuple = returns_tuple(source.model, source.stack, ids[:1])
-    hidden = [record_calls(source.model, source.stack, one, as_tuple=as_tuple).hidden for one in ids.split(2)]
-    data = BlockStreams([], hidden, [2 * one for one in hidden], ids.split(2), as_tuple)
+    route = find_route(source.model, source.blocks, source.lend, ids[:1])
+    data = Streams(Stream(source.model, route, ids.split(2)), source.lend, follow=True)
+    hidden = list(data.own.hidden)
+    assert data.floats is not None
+    for stream, factor in ((data.own, 1), (data.floats, 2)):
+        for _ in source.blocks:
+            stream.advance([[factor * one for one in hidden]])
     with torch.no_grad():
         reaching = model.model.norm(torch.cat(hidden)).reshape(-1, hidden[0].shape[-1])
     return source, Plan(source, load_llm_config(CONFIG)), data, reaching
@@ -64,7 +69,7 @@ def test_the_head_loses_less_than_by_rounding(tied: bool) -> None:
 
 def test_without_data_both_are_rounded() -> None:
     source, plan, _, _ = prepared(tied=True)
-    made = solve_outside(source, plan, Rtn(), BlockStreams([], [], None))
+    made = solve_outside(source, plan, Rtn(), None)
     assert [one.remark for one in made] == ["rounded to nearest"] * 2
 
 

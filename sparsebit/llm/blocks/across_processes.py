@@ -6,8 +6,9 @@ divided: running the blocks, and the statistics of their inputs, which are sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from itertools import islice
 from typing import Any
 
 import torch
@@ -36,16 +37,21 @@ def own_batches(count: int) -> range:
     return range(rank(), count, world_size())
 
 
-def share_runs(count: int, run: Callable[[int], Tensor]) -> Iterator[Tensor]:
-    """The results of ``run(number)`` for every batch in order, each from the process that owns it.
+def share_runs(
+    count: int, run: Callable[[int], Sequence[Tensor]], width: int = 1
+) -> Iterator[Sequence[Tensor]]:
+    """The ``width`` results of ``run(number)`` for every batch in order, each from the process that owns it.
 
     Example:
-        >>> [int(one) for one in share_runs(3, lambda number: torch.tensor(number * 2))]
+        >>> [int(one) for (one,) in share_runs(3, lambda number: [torch.tensor(number * 2)])]
         [0, 2, 4]
     """
     for first in range(0, count, world_size()):
         number = first + rank()
-        yield from share_tensors({number: run(number)} if number < count else {})
+        own = run(number) if number < count else []
+        shared = share_tensors({number * width + place: one for place, one in enumerate(own)})
+        while found := list(islice(shared, width)):
+            yield found
 
 
 def merge_statistics(found: dict[Matrix, InputStatistics]) -> dict[Matrix, InputStatistics]:

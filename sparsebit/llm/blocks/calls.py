@@ -1,16 +1,16 @@
-"""The arguments of each block of a model, found without running the blocks.
+"""How a block is called, how a model is run, and how blocks are replaced while it runs.
 
-The model runs once per batch with every block replaced by a stand-in that returns its hidden states unchanged. The
-stand-ins receive the arguments of the blocks, such as masks and position embeddings, which may differ from block to
-block. Only the hidden states differ: those of the first block are kept, and running the blocks computes the rest.
+The model's own forward makes the arguments of its blocks, such as masks and position embeddings, which may differ from
+block to block. Every block is replaced while they are recorded, so that none has to be in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.exclusive import replaced
-from sparsebit.llm.blocks.find import Stack
-from sparsebit.llm.weights.uses import Enough
+from sparsebit.llm.blocks.spill import MOST_BYTES
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,29 @@ class BlockCall:
     kwargs: Mapping[str, Any]
     hidden: int | str
 
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[BlockCall, Tensor]:
+        """The call without its hidden states, and the hidden states.
+
+        A cache that the model makes although none is wanted is left out: every run of the block would add to it.
+        """
+        place, hidden = find_hidden(args, kwargs)
+        blank = tuple(None if index == place or _is_cache(one) else one for index, one in enumerate(args))
+        named = {key: None if key == place or _is_cache(one) else one for key, one in kwargs.items()}
+        return cls(blank, named, place), hidden
+
     def run(self, block: Callable[..., Any], hidden: Tensor) -> Tensor:
         """The hidden states after the block."""
+        return hidden_in(self.output(block, hidden))
+
+    def output(self, block: Callable[..., Any], hidden: Tensor) -> Any:
+        """All that the block returns."""
         args, kwargs = list(self.args), dict(self.kwargs)
         if isinstance(self.hidden, int):
             args[self.hidden] = hidden
         else:
             kwargs[self.hidden] = hidden
-        return hidden_in(block(*args, **kwargs))
+        return block(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,10 @@ class BlockRuns:
 
     Attributes:
         half: allows products in bfloat16.
-        single: the call for the first sequence alone; None where the call of the first batch fits it.
+        single: the call for the first sequence alone; None where it is known for the batch only.
         name: of the block in its model.
+        leaves: what the model reads of the block's result, as places in its flat form; the first are the hidden states.
+        limit: bytes of the results of all batches that stay in memory; the rest goes to disk.
     """
 
     block: nn.Module
@@ -57,6 +73,8 @@ class BlockRuns:
     half: bool = False
     single: BlockCall | None = None
     name: str = ""
+    leaves: tuple[int, ...] = (0,)
+    limit: int = MOST_BYTES
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -71,50 +89,22 @@ class BlockRuns:
         hidden = self.hidden[number]
         return self.calls[number].run(self.block, hidden).to(hidden.dtype)
 
+    def outputs(self, number: int) -> list[Tensor]:
+        """The hidden states after the block for one batch, and what else the model reads."""
+        hidden = self.hidden[number]
+        output = self.calls[number].output(self.block, hidden)
+        found = pytree.tree_leaves(output)
+        return [hidden_in(output).to(hidden.dtype), *(found[leaf] for leaf in self.leaves[1:])]
+
     def on(self, hidden: Sequence[Tensor]) -> BlockRuns:
         """The same block called on other hidden states."""
         return replace(self, hidden=hidden)
 
     def first_sequence(self) -> BlockRuns:
-        """Only the first sequence of the first batch."""
-        return BlockRuns(self.block, [self.single or self.calls[0]], [self.hidden[0][:1]])
-
-
-@dataclass
-class Recorded:
-    """One batch: the hidden states before the first block, and the call of every block."""
-
-    hidden: Tensor
-    calls: list[BlockCall] = field(default_factory=list)
-
-
-@dataclass
-class BlockStreams:
-    """The calibration data on its way through the blocks, in batches.
-
-    Attributes:
-        recorded: the calls of every block.
-        hidden: the output of the last compressed block.
-        floats: the output of the same block in the float model; None if nothing uses it.
-        ids: the tokens.
-        as_tuple: whether blocks return tuples.
-        half: whether weights are multiplied in bfloat16.
-        single: how every block is called for the first sequence alone.
-    """
-
-    recorded: list[Recorded]
-    hidden: Sequence[Tensor]
-    floats: Sequence[Tensor] | None
-    ids: Sequence[Tensor] = ()
-    as_tuple: bool = False
-    half: bool = False
-    single: Recorded | None = None
-
-    def runs(self, block: nn.Module, index: int, name: str) -> BlockRuns:
-        """The block of this place and name on what the compressed blocks before it give."""
-        calls = [one.calls[index] for one in self.recorded]
-        single = None if self.single is None else self.single.calls[index]
-        return BlockRuns(block, calls, self.hidden, self.half, single, name)
+        """Only the first sequence of the first batch, or that batch where no call for less is known."""
+        if self.single is None:
+            return BlockRuns(self.block, [self.calls[0]], [self.hidden[0]])
+        return BlockRuns(self.block, [self.single], [self.hidden[0][:1]])
 
 
 def hidden_in(output: Any) -> Tensor:
@@ -129,39 +119,6 @@ def hidden_in(output: Any) -> Tensor:
     return found
 
 
-Answer = Callable[[int, tuple[Any, ...], dict[str, Any]], Tensor]  # to the place of a block and its arguments
-
-
-class _StandIn(nn.Module):
-    def __init__(self, block: nn.Module, answer: Callable[..., Any], index: int) -> None:
-        super().__init__()
-        self.answer, self.index = answer, index
-        # Models look at attributes of their layers, such as the kind of attention.
-        for name, value in vars(block).items():
-            if not name.startswith("_") and not isinstance(value, (nn.Module, Tensor)) and name != "training":
-                setattr(self, name, value)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.answer(self.index, args, kwargs)
-
-
-class _Recorder:
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.recorded: Recorded | None = None
-
-    def see(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        place, hidden = find_hidden(args, kwargs)
-        if self.recorded is None:
-            self.recorded = Recorded(hidden.detach())
-        blank_args = tuple(None if index == place else value for index, value in enumerate(args))
-        blank_kwargs = {name: None if name == place else value for name, value in kwargs.items()}
-        self.recorded.calls.append(BlockCall(blank_args, blank_kwargs, place))
-        if index == self.count - 1:
-            raise Enough
-        return hidden
-
-
 def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | str, Tensor]:
     """The hidden states and their place: the first argument that is a floating-point tensor with a feature axis."""
     places: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
@@ -172,9 +129,12 @@ def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | s
 
 
 def run_model(model: nn.Module, ids: Tensor) -> Any:
-    """The model on token ids, without a cache where it has one."""
+    """The model on token ids, without a cache where it has one. A decoder behind an encoder reads the same ids."""
     known = inspect.signature(model.forward).parameters
-    keywords = {"use_cache": False} if "use_cache" in known else {}
+    keywords: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
+    if "input_ids" in known and "decoder_input_ids" in known:
+        shifted = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        keywords["decoder_input_ids"] = ids if shifted is None else shifted(labels=ids)
     configs = {
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }
@@ -202,98 +162,41 @@ def outputs_of(output: Any) -> Tensor:
     return logits_of(getattr(output, "last_hidden_state", output))
 
 
-@torch.no_grad()
-def returns_tuple(model: nn.Module, stack: Stack, ids: Tensor) -> bool:
-    """Whether a block returns a tuple, from running the first one.
-
-    Refuses models that compute between blocks, and those whose blocks hand on more than hidden states: what else a
-    block returns (the position bias of T5) may not depend on its hidden states.
-    """
-    outputs: list[Any] = []
-    given: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def see_output(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if not outputs:
-            given.append((args, kwargs))
-            outputs.append(output)
-
-    def see_next(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not torch.equal(find_hidden(args, kwargs)[1], hidden_in(outputs[0])):
-            raise SparsebitError(
-                f"{type(model).__name__} computes something between its blocks",
-                expected="each block is called with the result of the one before it",
-                hint="use sparsebit.quantize, which sees the whole model",
-            )
-        others = outputs[0][1:] if isinstance(outputs[0], (tuple, list)) else ()
-        rest = [one for one in pytree.tree_leaves(others) if isinstance(one, Tensor)]
-        if any(value is one for value in pytree.tree_leaves((args, kwargs)) for one in rest):
-            hidden = find_hidden(*given[0])[1]
-            first = pytree.tree_map_only(Tensor, lambda one: one.flip(-1) if one is hidden else one, given[0])
-            again = pytree.tree_leaves(stack.modules[0](*first[0], **first[1])[1:])
-            if not all(map(torch.equal, rest, (one for one in again if isinstance(one, Tensor)))):
-                raise SparsebitError(
-                    f"the blocks of {type(model).__name__} hand on more than hidden states",
-                    expected="one tensor of hidden states that goes from block to block",
-                    hint="use sparsebit.quantize, which sees the whole model",
-                )
-        raise Enough
-
-    with (
-        contextlib.suppress(Enough),
-        stack.modules[0].register_forward_hook(see_output, with_kwargs=True),
-        stack.modules[1].register_forward_pre_hook(see_next, with_kwargs=True),
-    ):
-        run_model(model, ids)
-    return isinstance(outputs[0], (tuple, list))
+def _is_cache(value: Any) -> bool:
+    return all(callable(getattr(value, name, None)) for name in ("update", "get_seq_length"))
 
 
-@contextlib.contextmanager
-def stand_ins(model: nn.Module, stack: Stack, answer: Answer, *, as_tuple: bool) -> Iterator[None]:
-    """While active, ``answer`` is called instead of the blocks for the hidden states behind them.
+class StandIns:
+    """While active, ``answer`` is called instead of each block, with its number and its arguments."""
 
-    What else blocks return, where they return tuples, is what the first one returns.
-    """
-    others: list[Any] = []
+    def __init__(self, blocks: Sequence[nn.Module], answer: Callable[..., Any]) -> None:
+        self._blocks, self._answer = blocks, answer
+        self._own: list[Any] = [None] * len(blocks)  # the instance's own forward, if it has one
 
-    def answer_as_block(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hidden = answer(index, args, kwargs)
-        if not as_tuple:
-            return hidden
-        if index == 0:
-            with torch.no_grad():
-                others[:] = stack.modules[0](*args, **kwargs)[1:]
-        return hidden, *others
+    def __enter__(self) -> StandIns:
+        for number in range(len(self._blocks)):
+            self._replace(number)
+        return self
 
-    holder = model.get_submodule(stack.path) if stack.path else model
-    keys = [name.rsplit(".", 1)[-1] for name in stack.names]
-    blocks = [holder._modules[key] for key in keys]
-    try:
-        for index, key in enumerate(keys):
-            holder._modules[key] = _StandIn(stack.modules[index], answer_as_block, index)
-        yield
-    finally:
-        for key, block in zip(keys, blocks, strict=True):
-            holder._modules[key] = block
+    def __exit__(self, *error: object) -> None:
+        for number in range(len(self._blocks)):
+            self._put_back(number)
 
+    def run(self, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the block itself returns."""
+        self._put_back(number)
+        try:
+            return self._blocks[number](*args, **kwargs)
+        finally:
+            self._replace(number)
 
-@torch.no_grad()
-def run_behind(model: nn.Module, stack: Stack, ids: Tensor, hidden: Tensor, *, as_tuple: bool) -> Any:
-    """The model on one batch, with ``hidden`` for what its last block gives."""
-    with stand_ins(model, stack, lambda index, args, kwargs: hidden, as_tuple=as_tuple):
-        return run_model(model, ids)
+    def _replace(self, number: int) -> None:
+        block: Any = self._blocks[number]
+        self._own[number] = vars(block).get("forward")
+        block.forward = partial(self._answer, number)
 
-
-@torch.no_grad()
-def record_calls(model: nn.Module, stack: Stack, ids: Tensor, *, as_tuple: bool) -> Recorded:
-    """Run the model on one batch without its blocks, and return what they would have been called with."""
-    recorder = _Recorder(len(stack.names))
-    with contextlib.suppress(Enough), stand_ins(model, stack, recorder.see, as_tuple=as_tuple):
-        run_model(model, ids)
-    if recorder.recorded is None or len(recorder.recorded.calls) != len(stack.names):
-        count = 0 if recorder.recorded is None else len(recorder.recorded.calls)
-        raise SparsebitError(
-            f"the model called {count} of the {len(stack.names)} blocks in {stack.path!r}",
-            expected="each block once, in order",
-            hint="models that skip or repeat blocks cannot be compressed block by block; use sparsebit.quantize",
-        )
-    return recorder.recorded
+    def _put_back(self, number: int) -> None:
+        block: Any = self._blocks[number]
+        del block.forward
+        if self._own[number] is not None:
+            block.forward = self._own[number]

@@ -14,7 +14,7 @@ from sparsebit.llm.blocks.across_processes import share_runs
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.replay import Replay
-from sparsebit.llm.blocks.spill import MOST_BYTES, spilled
+from sparsebit.llm.blocks.spill import MOST_BYTES, spilled_each
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
@@ -26,24 +26,22 @@ class SolvedBlock(NamedTuple):
 
     Attributes:
         matrices: the solution of each matrix.
-        floats: hidden states after the block in the float model; None if they were not requested.
+        floats: what the block returns in the float model, by leaf; None if it was not requested.
         replay: results of the solved block for each batch, up to its last weights.
     """
 
     matrices: list[SolvedMatrix]
-    floats: Sequence[Tensor] | None
+    floats: tuple[Sequence[Tensor], ...] | None
     replay: Replay
 
 
 @torch.no_grad()
-def solve_block(
-    runs: BlockRuns, floats: Sequence[Tensor] | None, spec_of: SpecOf, solver: Solver
-) -> SolvedBlock:
+def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solver: Solver) -> SolvedBlock:
     """Solve every weight of a block, writing the result into its parameters.
 
     Args:
         runs: the block on the output of the compressed blocks before it; its parameters are overwritten.
-        floats: its inputs in the float model; None if the method does not need them.
+        floats: the block as the float model calls it; None if the method does not need them.
         spec_of: the spec of a parameter by its name inside the block; None leaves it in float.
         solver: the method.
     """
@@ -54,18 +52,18 @@ def solve_block(
     float_inputs: list[Any] = []  # by stage, so that each is freed once it has been read
     float_outputs: Any = None
     if floats is not None:
-        float_runs = runs.on(floats)
         float_inputs = [SpillList(MOST_BYTES // len(stages)) for _ in stages]
 
-        def run_float(number: int) -> Tensor:
+        def run_float(number: int) -> Sequence[Tensor]:
             seen: dict[Matrix, Tensor] = {}
-            with float_runs.products(), WatchWeights(parameters, partial(_keep_first, seen)):
-                output = float_runs.run(number)
+            with floats.products(), WatchWeights(parameters, partial(_keep_first, seen)):
+                output = floats.outputs(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
                 kept.append({leader: seen[leader] for leader in of_stage})
             return output
 
-        float_outputs = spilled(share_runs(count, run_float))
+        width = len(floats.leaves)
+        float_outputs = spilled_each(share_runs(count, run_float, width), width, floats.limit)
     done: list[SolvedMatrix] = []
     replay = Replay(runs.block, count)
     for stage in stages:
@@ -87,15 +85,16 @@ def solve_block(
 
 
 @torch.no_grad()
-def run_block(runs: BlockRuns, replay: Replay | None = None) -> Sequence[Tensor]:
-    """The hidden states after a block, one for each batch; results in ``replay`` are reused."""
+def run_block(runs: BlockRuns, replay: Replay | None = None) -> tuple[Sequence[Tensor], ...]:
+    """What the model reads of a block's results, by leaf and batch; results in ``replay`` are reused."""
     replay = Replay(runs.block, len(runs.calls), limit=0) if replay is None else replay
+    width = len(runs.leaves)
 
-    def run(number: int) -> Tensor:
+    def run(number: int) -> Sequence[Tensor]:
         with runs.products(), replay.run(number):
-            return runs.run(number)
+            return runs.outputs(number)
 
-    return spilled(share_runs(len(runs.calls), run))
+    return spilled_each(share_runs(len(runs.calls), run, width), width, runs.limit)
 
 
 def _by_spec(matrices: Sequence[Matrix], spec_of: SpecOf) -> dict[WeightSpec, list[Matrix]]:

@@ -24,3 +24,20 @@ def spilled(batches: Iterable[Tensor]) -> Sequence[Tensor]:
     for batch in batches:
         found.append(batch)
     return found  # type: ignore[no-any-return]
+
+
+def spilled_each(
+    batches: Iterable[Sequence[Tensor]], width: int, limit: int = MOST_BYTES
+) -> tuple[Sequence[Tensor], ...]:
+    """Such a list for each of the ``width`` tensors that every batch has, with ``limit`` bytes of them all in memory.
+
+    Example:
+        >>> import torch
+        >>> [len(one) for one in spilled_each(([torch.tensor(n), torch.tensor(n)] for n in range(3)), 2)]
+        [3, 3]
+    """
+    found: Any = [SpillList(limit // width) for _ in range(width)]
+    for batch in batches:
+        for kept, tensor in zip(found, batch, strict=True):
+            kept.append(tensor)
+    return tuple(found)

@@ -28,6 +28,7 @@ from sparsebit.storage.drafts import new_place
 from sparsebit.storage.place import writing
 
 METHOD = "sparsebit"
+SHARED = ("packed", "scale", "zero_point")  # buffers of packed layers; each layer has a bias of its own
 
 
 def register_transformers() -> None:
@@ -126,10 +127,12 @@ def _define() -> None:
             keys = getattr(model, "all_tied_weights_keys", {})
             packed = tuple(f"{module_name(name)}." for name in self.quantization_config.layers)
             model.all_tied_weights_keys = {
-                key: first for key, first in keys.items() if not key.startswith(packed)
+                key: first
+                for key, first in keys.items()
+                if not key.startswith(packed) or key.endswith(".bias")
             }
             for name in said.names("tied"):
-                for key in ("packed", "scale", "zero_point"):  # the loader must not expect the shared buffers
+                for key in SHARED:  # the loader must not expect the shared buffers
                     model.get_submodule(name)._non_persistent_buffers_set.add(key)
 
         def _process_model_after_weight_loading(self, model: Any, **others: Any) -> Any:
@@ -142,9 +145,8 @@ def _define() -> None:
             return model
 
         def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
-            tied = tuple(f"{name}." for name in self.quantization_config.tied)
-            state = model.state_dict()
-            return {key: value for key, value in state.items() if not key.startswith(tied or ("\0",))}, {}
+            tied = {f"{name}.{key}" for name in self.quantization_config.tied for key in SHARED}
+            return {key: value for key, value in model.state_dict().items() if key not in tied}, {}
 
         def is_serializable(self) -> bool:
             return True

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
-from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.blocks.find import find_stacks
 from sparsebit.llm.folders.folder_config import offline, read_config, require_plain_files
 from sparsebit.llm.folders.stored_tensors import StoredTensors, open_tensors
 from sparsebit.numerics.finite import is_finite
@@ -38,8 +38,9 @@ class WeightSource:
     def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
         self.model, self.folder = model, folder
         run_experts_in_turn(model)
-        self.stack: Stack = find_stack(model)
+        self.blocks = tuple(name for stack in find_stacks(model) for name in stack.names)
         self._stored = stored
+        self._filled: set[str] = set()  # blocks with weights of their own
 
     @classmethod
     def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
@@ -51,11 +52,17 @@ class WeightSource:
         model = empty_model(folder, len(files))
         stored = StoredTensors(files, model)
         source = cls(model, stored, folder)
-        inside = tuple(f"{name}." for name in source.stack.names)
+        inside = tuple(f"{name}." for name in source.blocks)
         source._load([name for name in _expected(model, stored) if not name.startswith(inside)])
         if hasattr(model, "tie_weights"):
             model.tie_weights()  # type: ignore[operator]
         return source
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go: the device of the first weight that is not on its way."""
+        parameters = (one.device for one in self.model.parameters() if not one.is_meta)
+        return next(parameters, torch.device("cpu"))
 
     def fill(self, name: str) -> nn.Module:
         """The block of this name, with its own float32 weights."""
@@ -67,7 +74,28 @@ class WeightSource:
                     setattr(module, key, nn.Parameter(own, requires_grad=False))
         else:
             self._load([f"{name}.{key}" for key in block.state_dict()])
+        self._filled.add(name)
         return block.eval()
+
+    @contextmanager
+    def lend(self, name: str) -> Iterator[nn.Module]:
+        """The block of this name as it is if it was filled before, else with float weights until the context ends."""
+        block = self.model.get_submodule(name)
+        if name in self._filled:
+            yield block
+            return
+        before = [
+            (one, key, tensor)
+            for one in block.modules()
+            for held in (one._parameters, one._buffers)
+            for key, tensor in held.items()
+        ]
+        try:
+            yield self.fill(name)
+        finally:
+            for one, key, tensor in before:
+                setattr(one, key, tensor)
+            self._filled.discard(name)
 
     def _load(self, names: list[str]) -> None:
         assert self._stored is not None
@@ -97,7 +125,8 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 def twin_of(model: nn.Module) -> nn.Module:
     """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
-    shared = {id(tensor): tensor for block in find_stack(model).modules for tensor in block.parameters()}
+    blocks = [block for stack in find_stacks(model) for block in stack.modules]
+    shared = {id(tensor): tensor for block in blocks for tensor in block.parameters()}
     # What a call left in a module (a recurrent state) may belong to a graph of gradients, which cannot be copied.
     left = [
         value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)

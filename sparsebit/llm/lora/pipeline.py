@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import (
     BlockCall,
-    find_hidden,
+    StandIns,
+    hidden_in,
     logits_of,
-    returns_tuple,
     run_model,
-    stand_ins,
 )
 from sparsebit.llm.blocks.find import Stack, find_stack
+from sparsebit.llm.blocks.route import find_route
 from sparsebit.llm.lora.processes import adapters, next_token_loss
 from sparsebit.llm.weights.uses import Enough
 
@@ -37,7 +38,13 @@ class BlockStage(nn.Module):
         self.is_first, self.is_last = blocks.start == 0, blocks.stop == len(stack.names)
         self.blocks = nn.ModuleList(stack.modules[index] for index in blocks)
         example = torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
-        self._as_tuple = returns_tuple(model, stack, example)
+        self._route = find_route(model, stack.names, lambda name: contextlib.nullcontext(model), example)
+        if not self._route.direct or len(self._route.visits) != len(stack.names):
+            raise SparsebitError(
+                f"{type(model).__name__} computes something between its blocks, or does not call each once",
+                expected="each block is called with the result of the one before it",
+                hint="train it with pipeline=False",
+            )
         self._model = [model]  # in a list, because a stage has no modules but its own blocks
         self._stack, self._range = stack, blocks
 
@@ -45,18 +52,19 @@ class BlockStage(nn.Module):
         """``x`` is the ids in the first stage, the hidden states [batch, length, width] elsewhere, with ``ids`` too."""
         behind: list[Tensor] = []
 
-        def answer(index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-            place, hidden = find_hidden(args, kwargs)
-            if index in self._range:
-                given = x if ids is not None and index == self._range.start else hidden
-                hidden = BlockCall(args, kwargs, place).run(self._stack.modules[index], given)
-                if index == self._range.stop - 1 and not self.is_last:
-                    behind.append(hidden)
-                    raise Enough
-            return hidden
+        def answer(index: int, *args: Any, **kwargs: Any) -> Any:
+            call, hidden = BlockCall.of(args, kwargs)
+            if index not in self._range:
+                return self._route.visits[index].answer({0: hidden}, pytree.tree_leaves((args, kwargs)))
+            given = x if ids is not None and index == self._range.start else hidden
+            output = call.output(lambda *args, **kwargs: stand_ins.run(index, args, kwargs), given)
+            if index == self._range.stop - 1 and not self.is_last:
+                behind.append(hidden_in(output))
+                raise Enough
+            return output
 
-        stand_in = stand_ins(self._model[0], self._stack, answer, as_tuple=self._as_tuple)
-        with contextlib.suppress(Enough), stand_in:
+        stand_ins = StandIns(self._stack.modules, answer)
+        with contextlib.suppress(Enough), stand_ins:
             output = run_model(self._model[0], x if ids is None else ids)
         return behind[0] if behind else logits_of(output)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
-from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import measure_inputs, stored
+from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.methods.solver import SpecOf, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -30,11 +30,12 @@ PrepareBlock = Callable[[BlockRuns, SpecOf], None]
 class Preparation(Protocol):
     """A frozen dataclass of settings with one method."""
 
-    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+    def start(self, model: nn.Module, route: Route) -> PrepareBlock:
         """Return a function that changes a block's parameters: same result, easier to quantize.
 
         The function is called for each block in turn, with its runs on the calibration data and the spec of each
-        parameter. ``model`` has no block weights yet; weights outside the blocks may be changed here.
+        parameter. ``model`` has no block weights yet; weights outside the blocks may be changed here. ``route`` says
+        how the model calls its blocks.
         """
         ...
 
@@ -47,7 +48,7 @@ class ChannelScaling(ABC):
 
     name: ClassVar[str]
 
-    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+    def start(self, model: nn.Module, route: Route) -> PrepareBlock:
         """Every block is prepared independently."""
         return partial(scale_channels, self)
 
@@ -83,7 +84,7 @@ def scale_channels(method: ChannelScaling, runs: BlockRuns, spec_of: SpecOf) -> 
             logger.info("%s: %s is not scaled: no layer before it can absorb a scale", name, group.leader)
     if not scaled:
         raise SparsebitError(
-            f"{name} cannot scale any weight of this model",
+            f"{name} cannot scale any weight of {runs.name or 'this block'}",
             expected="norms or linear layers that feed only the scaled weights",
             hint=f"leave {name} out of METHOD",
         )

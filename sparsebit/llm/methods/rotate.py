@@ -17,8 +17,8 @@ from sparsebit.config.llm.methods import RotateSettings
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_channel_source
-from sparsebit.llm.blocks.find import Stack
 from sparsebit.llm.blocks.measure import stored
+from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.stages import find_stages
 from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock
 from sparsebit.llm.methods.solver import SpecOf
@@ -30,12 +30,16 @@ class Rotate(RotateSettings):
     """The method; its settings are documented where they are declared."""
 
     @torch.no_grad()
-    def start(self, model: nn.Module, stack: Stack) -> PrepareBlock:
+    def start(self, model: nn.Module, route: Route) -> PrepareBlock:
         """Turn embedding and head, and return what turns a block."""
+        if not route.direct:
+            raise _refusal(
+                f"{type(model).__name__} computes something between its blocks, or calls one again"
+            )
         embedding, head = _ends(model)
         size = embedding.weight.shape[1]
         rotation = make_rotation(size, self.seed).to(embedding.weight.device)
-        norm = _final_norm(model, stack, size)
+        norm = _final_norm(model, route, size)
         probe = torch.randn(4, size, generator=torch.Generator().manual_seed(0)).to(rotation.device)
         wanted = head(norm(probe))
         weight = head.weight.double() * norm.weight.double()
@@ -148,9 +152,9 @@ def _ends(model: nn.Module) -> tuple[nn.Embedding, nn.Linear]:
     raise _refusal(f"{type(model).__name__} does not say which layers are its embedding and its head")
 
 
-def _final_norm(model: nn.Module, stack: Stack, size: int) -> Any:
+def _final_norm(model: nn.Module, route: Route, size: int) -> Any:
     """The one norm outside the blocks."""
-    inside = tuple(f"{name}." for name in stack.names)
+    inside = tuple(f"{name}." for name in route.names)
     norms = [
         name
         for name, parameter in model.named_parameters()

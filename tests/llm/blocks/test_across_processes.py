@@ -16,7 +16,7 @@ from sparsebit.llm import finished_blocks
 from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches, share_runs
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, ROUTES, tokens
 from tests.ranks import join_group, needs_distributed, run_ranks
 
 CALIBRATION = {
@@ -29,6 +29,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "awq": ("llama", ["awq", {"rtn": {"steps": 4}}]),
     "tuned": ("llama", ["rtn", {"signround": {"steps": 4}}]),
     "experts": ("mixtral", "gptq"),
+    "skips": ("skips", "gptq"),
+    "pairs": ("t5", "gptq"),
 }
 
 
@@ -36,7 +38,9 @@ def made(case: str, folder: str | None = None) -> dict[str, Tensor]:
     """The weights of each layer, on their grids."""
     model, method = CASES[case]
     settings = {"METHOD": method, "CALIBRATION": CALIBRATION}
-    done = llm.quantize(DECODERS[model](), tokens(28 * 16), settings, folder=folder, progress=False)
+    done = llm.quantize(
+        (DECODERS | ROUTES)[model](), tokens(28 * 16), settings, folder=folder, progress=False
+    )
     return {name: held.numbers() for name, held in done.weights.items()}
 
 
@@ -110,6 +114,6 @@ def test_ranks_make_what_one_process_makes(tmp_path: Path) -> None:
 
 def test_one_process_runs_everything() -> None:
     assert list(own_batches(3)) == [0, 1, 2]
-    assert [int(one) for one in share_runs(2, torch.tensor)] == [0, 1]
+    assert [int(one) for (one,) in share_runs(2, lambda number: [torch.tensor(number)])] == [0, 1]
     found = {Matrix("it"): InputStatistics.empty(2, shift=False)}
     assert merge_statistics(found) is found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -18,14 +17,12 @@ from sparsebit.llm.blocks.calls import (
     find_hidden,
     hidden_in,
     outputs_of,
-    record_calls,
-    returns_tuple,
     run_model,
 )
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.weights.uses import Use, WatchWeights
-from tests.llm.models import DECODERS, VOCABULARY, tokens
+from tests.llm.models import DECODERS, VOCABULARY, stream_of, tokens
 
 
 class Logits(nn.Module):
@@ -55,22 +52,14 @@ def test_blocks_in_turn_give_what_the_model_gives(name: str) -> None:
     model = DECODERS[name]()
     stack, ids, seen = find_stack(model), tokens(48).view(2, 24), []
     with torch.no_grad():
-        recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
+        stream = stream_of(model, ids)
         handle = stack.modules[-1].register_forward_hook(lambda module, args, output: seen.append(output))
         model(ids)
         handle.remove()
-        hidden = recorded.hidden
-        for block, call in zip(stack.modules, recorded.calls, strict=True):
-            hidden = call.run(block, hidden)
-    assert torch.equal(hidden, hidden_in(seen[0]))
-
-
-def test_a_block_that_is_not_called_is_refused() -> None:
-    model = DECODERS["llama"]()
-    model.model.layers.append(copy.deepcopy(model.model.layers[0]))  # the model calls three
-    with pytest.raises(SparsebitError, match="the model called 3 of the 4 blocks in"):
-        record_calls(model, find_stack(model), tokens(8)[None], as_tuple=False)
-    assert all(type(layer).__name__ == "LlamaDecoderLayer" for layer in model.model.layers)
+        for block in stack.modules:
+            stream.advance(run_block(stream.runs(block)))
+        rest = stream.run_rest(0).logits
+    assert torch.equal(stream.hidden[0], hidden_in(seen[0])) and torch.equal(rest, model(ids).logits)
 
 
 def test_hidden_states_are_the_first_floating_point_tensor() -> None:
@@ -108,38 +97,13 @@ def test_blocks_that_share_a_position_bias(name: str, settings: dict[str, int]) 
     assert all(record.loss < 1e-3 and record.tokens == 64 for record in made.records[:-2])
 
 
-def test_blocks_that_hand_on_more_than_hidden_states_are_refused() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, hidden: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-            return self.linear(hidden), hidden + residual
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.blocks = nn.Embedding(9, 8), nn.ModuleList(Block() for _ in range(2))
-
-        def forward(self, ids: Tensor) -> Tensor:
-            hidden = residual = self.embed(ids)
-            for block in self.blocks:
-                hidden, residual = block(hidden, residual)
-            return hidden + residual
-
-    model = Model()
-    with pytest.raises(SparsebitError, match="the blocks of Model hand on more than hidden states"):
-        returns_tuple(model, find_stack(model), torch.arange(4)[None])
-
-
 def test_blocks_run_in_bfloat16_where_that_is_asked_for() -> None:
     torch.manual_seed(0)
     block, hidden = nn.Linear(64, 64).requires_grad_(False), torch.randn(1, 5, 64)
     runs = BlockRuns(block, [BlockCall((None,), {}, 0)], [hidden])
     wanted = F.linear(hidden.bfloat16(), block.weight.bfloat16(), block.bias.bfloat16()).float()
-    assert torch.equal(run_block(replace(runs, half=True))[0], wanted)
-    assert torch.equal(run_block(runs)[0], block(hidden))
+    assert torch.equal(run_block(replace(runs, half=True))[0][0], wanted)
+    assert torch.equal(run_block(runs)[0][0], block(hidden))
     assert replace(runs, half=True).on([hidden]).half  # the float model runs in the same arithmetic
     assert not replace(runs, half=True).first_sequence().half  # what is found by trying needs all digits
 

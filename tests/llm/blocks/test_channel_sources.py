@@ -6,20 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall, BlockRuns, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.channel_sources import find_channel_source, move_scale
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import find_stages
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, stream_of, tokens
 
 
 def sources(name: str) -> dict[str, str]:
     """Of each group of weights of a decoder's block: the parameter that takes up its scale."""
     model = DECODERS[name]()
     stack = find_stack(model)
-    ids = tokens(24)[None]
-    recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
-    runs = BlockRuns(stack.modules[0], recorded.calls[:1], [recorded.hidden])
+    runs = stream_of(model, tokens(24)[None]).runs(stack.modules[0])
     parameters = {key: one for key, one in runs.block.named_parameters() if one.dim() == 2}
     stages = find_stages(runs, parameters)
     found = {}

@@ -6,8 +6,8 @@ import pytest
 from torch import nn
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.find import find_stack
-from tests.llm.models import DECODERS
+from sparsebit.llm.blocks.find import find_stack, find_stacks
+from tests.llm.models import DECODERS, ROUTES
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,34 @@ def test_blocks_of_two_classes_with_a_common_base_are_blocks() -> None:
 def test_a_model_without_blocks_is_refused() -> None:
     with pytest.raises(SparsebitError, match="Linear has no list of repeated blocks"):
         find_stack(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("bart", ["model.encoder.layers", "model.decoder.layers"]),
+        ("xlm", ["transformer.attentions", "transformer.ffns"]),
+        ("albert", ["albert.encoder.albert_layer_groups"]),
+        ("skips", ["blocks"]),
+    ],
+)
+def test_every_list_of_blocks_is_found(name: str, paths: list[str]) -> None:
+    assert [stack.path for stack in find_stacks(ROUTES[name]())] == paths
+
+
+def test_lists_of_output_layers_embeddings_and_convolutions_are_no_blocks() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Sequential(*(nn.Sequential(nn.Conv1d(4, 4, 3), nn.ReLU()) for _ in range(2)))
+            self.tables = nn.ModuleList(nn.Embedding(4, 4) for _ in range(3))
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for _ in range(3))
+            self.beside = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+            self.heads = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    assert [stack.path for stack in find_stacks(Model())] == ["layers", "beside"]
+
+
+def test_a_block_that_is_listed_twice_is_one() -> None:
+    shared = nn.Linear(4, 4)
+    assert find_stack(nn.ModuleDict({"a": nn.ModuleList([shared] * 3)})).names == ("a.0",)

@@ -52,7 +52,7 @@ def count_products(block: Chain, replay: Replay | None, x: torch.Tensor) -> tupl
         for stage in stages:
             measure_inputs(runs, parameters, stage, None, replay)
             parameters[stage.groups[0].leader.name].mul_(0.5)  # stands for solving it
-        outputs = run_block(runs, replay)
+        outputs = run_block(runs, replay)[0]
     return counted.products, outputs[1]
 
 
@@ -125,5 +125,5 @@ def test_modules_that_came_to_their_end_are_not_run_again() -> None:
                     run.stop()
                 value = layer(value)
     assert calls == ["silu", "silu"]  # once behind the first stop, once before the second
-    assert torch.equal(run_block(runs, replay)[0], block(x)) and activation.forward is own
+    assert torch.equal(run_block(runs, replay)[0][0], block(x)) and activation.forward is own
     assert all("forward" not in vars(one) for one in block.modules() if one is not activation)

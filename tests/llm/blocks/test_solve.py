@@ -54,8 +54,10 @@ def test_stages_follow_each_other_and_one_input_is_solved_together() -> None:
 def test_outputs_of_the_float_model_come_back() -> None:
     block, x, f = Pair(), torch.randn(2, 8, 16), torch.randn(2, 8, 16)
     wanted = block(f)
-    _, floats, _ = solve_block(BlockRuns(block, [CALL], [x]), [f], lambda name: SPEC, Gptq())
-    assert floats is not None and torch.equal(floats[0], wanted)
+    _, floats, _ = solve_block(
+        BlockRuns(block, [CALL], [x]), BlockRuns(block, [CALL], [f]), lambda name: SPEC, Gptq()
+    )
+    assert floats is not None and torch.equal(floats[0][0], wanted)
 
 
 def test_stacked_experts_are_solved_without_data() -> None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsebit.llm.blocks.calls import BlockCall, BlockRuns, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.folders.source import run_experts_in_turn
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, stream_of, tokens
 
 
 def stages_of(name: str) -> list[Stage]:
     model = DECODERS[name]()
     run_experts_in_turn(model)
-    stack, ids = find_stack(model), tokens(24)[None]
-    recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
-    parameters = {key: one for key, one in stack.modules[0].named_parameters() if one.dim() > 1}
-    return find_stages(BlockRuns(stack.modules[0], recorded.calls[:1], [recorded.hidden]), parameters)
+    block = find_stack(model).modules[0]
+    parameters = {key: one for key, one in block.named_parameters() if one.dim() > 1}
+    return find_stages(stream_of(model, tokens(24)[None]).runs(block), parameters)
 
 
 def test_weights_that_read_one_tensor_are_one_group_and_groups_follow_each_other() -> None:

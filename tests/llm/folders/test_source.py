@@ -26,7 +26,7 @@ from tests.llm.models import DECODERS
 def test_blocks_get_weights_of_their_own() -> None:
     model = DECODERS["llama"]()
     source = WeightSource.open(model)
-    block = source.fill(source.stack.names[1])
+    block = source.fill(source.blocks[1])
     weight = block.get_parameter("mlp.up_proj.weight")
     original = model.get_parameter("model.layers.1.mlp.up_proj.weight")
     assert torch.equal(weight, original) and weight.data_ptr() != original.data_ptr()
@@ -37,7 +37,7 @@ def test_a_folder_is_read_when_a_block_is_asked_for(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
     source = WeightSource.open(tmp_path)
-    block = source.fill(source.stack.names[2])
+    block = source.fill(source.blocks[2])
     wanted = model.get_parameter("model.layers.2.mlp.down_proj.weight")
     assert torch.equal(block.get_parameter("mlp.down_proj.weight"), wanted)
     assert torch.equal(load_module(tmp_path).get_parameter("model.layers.2.mlp.down_proj.weight"), wanted)
@@ -72,10 +72,10 @@ def test_a_folder_is_not_in_memory_before_its_blocks_are_asked_for(tmp_path: Pat
     config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
     source = WeightSource.open(tmp_path)
-    first, second = source.stack.modules[:2]
+    first, second = (source.model.get_submodule(name) for name in source.blocks[:2])
     assert all(p.is_meta for p in first.parameters() if p.numel() >= LARGE)
     assert sum(p.is_meta for p in first.parameters()) == 3
-    source.fill(source.stack.names[0])
+    source.fill(source.blocks[0])
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in first.parameters())
     assert sum(p.is_meta for p in second.parameters()) == 3
 

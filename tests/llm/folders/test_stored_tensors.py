@@ -34,7 +34,7 @@ def test_every_block_gets_the_weights_that_transformers_would_load(
     model.save_pretrained(tmp_path)  # type: ignore[operator]
     source = WeightSource.open(tmp_path)
     assert type(source.model) is type(model) is type(load_module(tmp_path))
-    for block in source.stack.names:
+    for block in source.blocks:
         source.fill(block)
     wanted = model.state_dict()
     for key, tensor in source.model.state_dict().items():
@@ -51,4 +51,4 @@ def test_pieces_that_do_not_fit_together_are_an_error_of_ours(tmp_path: Path) ->
     with pytest.raises(
         ArtifactError, match=r"transformers cannot build 'model.layers.0.mlp.experts.gate_up_proj'"
     ):
-        source.fill(source.stack.names[0])
+        source.fill(source.blocks[0])

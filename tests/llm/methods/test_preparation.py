@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparsebit.llm.blocks.calls import BlockRuns, record_calls, returns_tuple
 from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.methods.preparation import PREPARATIONS, by_source
 from sparsebit.llm.methods.solver import WeightSpec
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, stream_of, tokens
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,10 @@ from tests.llm.models import DECODERS, tokens
 def test_the_float_model_stays_the_same(name: str) -> None:
     model, ids = DECODERS["llama"]().requires_grad_(False), tokens(24)[None]
     wanted, stack = model(ids).logits, find_stack(model)
-    recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
     before = stack.modules[0].self_attn.q_proj.weight.clone()
     spec_of = lambda key: WeightSpec() if "proj" in key else None  # noqa: E731
-    runs = BlockRuns(stack.modules[0], [recorded.calls[0]], [recorded.hidden])
-    PREPARATIONS[name]().start(model, stack)(runs, spec_of)
+    runs = stream_of(model, ids).runs(stack.modules[0])
+    PREPARATIONS[name]().start(model, Route.unseen(stack.names))(runs, spec_of)
     assert not torch.equal(stack.modules[0].self_attn.q_proj.weight, before)
     assert torch.allclose(model(ids).logits, wanted, atol=1e-4)
 

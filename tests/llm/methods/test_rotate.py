@@ -7,10 +7,12 @@ import torch
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import BlockRuns, record_calls, returns_tuple
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.route import Route
+from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.methods.rotate import Rotate, make_rotation, rotate_block
-from tests.llm.models import DECODERS, tokens
+from tests.llm.models import DECODERS, stream_of, tokens
 
 
 @pytest.mark.parametrize("size", [64, 36, 9])
@@ -25,16 +27,14 @@ def test_a_rotated_decoder_computes_the_same(name: str) -> None:
     model, ids = DECODERS[name](), tokens(24)[None]
     wanted = model(ids).logits.detach()
     stack = find_stack(model)
-    as_tuple = returns_tuple(model, stack, ids)
     before = [block.self_attn.v_proj.weight.clone() for block in stack.modules]
-    prepare = Rotate().start(model, stack)
+    prepare = Rotate().start(model, Route.unseen(stack.names))
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    recorded = record_calls(model, stack, ids, as_tuple=as_tuple)
-    hidden = recorded.hidden
-    for block, call in zip(stack.modules, recorded.calls, strict=True):
-        prepare(BlockRuns(block, [call], [hidden]), lambda name: None)
-        hidden = call.run(block, hidden)
+    stream = stream_of(model, ids)
+    for block in stack.modules:
+        prepare(stream.runs(block), lambda name: None)
+        stream.advance(run_block(stream.runs(block)))
     assert (model(ids).logits - wanted).norm() < 1e-4 * wanted.norm()
     for block, weight in zip(stack.modules, before, strict=True):
         assert torch.equal(block.input_layernorm.weight, torch.ones(64))
@@ -47,10 +47,10 @@ def rotated_values(name: str, block: int) -> torch.Tensor:
     """The values of a block when only the residual stream is turned: heads must be turned besides."""
     model, ids = DECODERS[name](), tokens(24)[None]
     stack = find_stack(model)
-    recorded = record_calls(model, stack, ids, as_tuple=returns_tuple(model, stack, ids))
+    stream = stream_of(model, ids)
     turn = make_rotation(64, 0)
-    hidden = (recorded.hidden.double() @ turn).float()
-    runs = BlockRuns(stack.modules[block].requires_grad_(False), [recorded.calls[block]], [hidden])
+    hidden = (stream.hidden[0].double() @ turn).float()
+    runs = BlockRuns(stack.modules[block].requires_grad_(False), [stream.calls[block][0]], [hidden])
     rotate_block(runs, turn, head_seed=None)
     found: torch.Tensor = stack.modules[block].self_attn.v_proj.weight  # type: ignore[union-attr, assignment]
     return found
