@@ -58,7 +58,7 @@ class CompressedTensors:
     """A folder for vLLM, SGLang and transformers."""
 
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = TRANSFORMERS
+    engine: ClassVar[Engine] = TRANSFORMERS
 
     mixes_widths: ClassVar[bool] = True
     mixes_experts: ClassVar[bool] = False

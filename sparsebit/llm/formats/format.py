@@ -43,7 +43,7 @@ class Format(Protocol):
     """One format: its refusals are asked for before anything is written."""
 
     extension: ClassVar[str]  # of the file; empty for a folder
-    engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
+    engine: ClassVar[Engine]  # what the written file is loaded with to prove it
     mixes_widths: ClassVar[bool]  # whether layers may differ in their bits
     mixes_experts: ClassVar[bool]  # whether experts may
 
