@@ -192,9 +192,7 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
         packed = PackedEmbedding(held, float(getattr(module, "scalar_embed_scale", 1.0)))
-    elif key == "weight" and (
-        type(module).__name__ == "Conv1D" if transposed else multiplies_only(module)
-    ):
+    elif key == "weight" and (type(module).__name__ == "Conv1D" if transposed else multiplies_only(module)):
         packed = PackedLinear(held, getattr(module, "bias", None), transposed=transposed)
     else:
         if getattr(module, key).is_meta:  # while a model is loaded
