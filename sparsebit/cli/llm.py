@@ -124,6 +124,10 @@ def check(arguments: argparse.Namespace) -> None:
         if is_reference(arguments.origin):
             require_reference(arguments.origin, "model")
         elif not Path(arguments.origin, "config.json").is_file():
+            if Path(arguments.origin, MANIFEST).is_file():
+                raise UsageError(
+                    f"{arguments.origin} is quantized already", hint="pass the folder of the float model"
+                )
             raise UsageError(
                 f"{arguments.origin} is not a folder with a model",
                 expected="a folder with config.json and *.safetensors, or file.py:factory",

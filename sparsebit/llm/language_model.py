@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear, multiplies_only
 from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import Text, as_ids, write_tokenizer
 from sparsebit.numerics.packed import PackedTensor
@@ -194,9 +194,7 @@ def _install_matrix(model: nn.Module, name: str, held: PackedTensor, transposed:
     packed: nn.Module
     if key == "weight" and isinstance(module, nn.Embedding):
         packed = PackedEmbedding(held, _factor(module))
-    elif key == "weight" and (
-        type(module).__name__ == "Conv1D" if transposed else isinstance(module, nn.Linear)
-    ):
+    elif key == "weight" and (type(module).__name__ == "Conv1D" if transposed else multiplies_only(module)):
         packed = PackedLinear(held, getattr(module, "bias", None), transposed=transposed)
     else:
         if getattr(module, key).is_meta:  # while a model is loaded

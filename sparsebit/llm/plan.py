@@ -39,6 +39,9 @@ class Plan:
         config.require_matched(name.rpartition(".")[0] for name in matrices)
         for name in matrices:
             layer = name.rpartition(".")[0]
+            if is_no_matrix(source.model, name):
+                self.ignored[name] = "the block does not multiply by it"
+                continue
             asked = config.matrix(layer)
             if asked is None:
                 pattern = config.ignores(layer)
@@ -97,6 +100,19 @@ class Plan:
     def outside(self) -> list[str]:
         """Weights outside the blocks that are quantized: those of the embedding and of the head."""
         return list(self._outside)
+
+
+def is_no_matrix(model: nn.Module, name: str) -> bool:
+    """Whether a parameter with two or three axes is the filter of a convolution, a bias or a decay (Mamba's ``A_log``).
+
+    Example:
+        >>> model = nn.ModuleDict({"conv": nn.Conv1d(4, 4, 3, groups=4), "up": nn.Linear(4, 4)})
+        >>> is_no_matrix(model, "conv.weight"), is_no_matrix(model, "up.weight")
+        (True, False)
+    """
+    layer, _, key = name.rpartition(".")
+    filters = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return key.endswith(("bias", "A_log")) or isinstance(model.get_submodule(layer), filters)
 
 
 def as_weight_spec(asked: MatrixSpec) -> WeightSpec:

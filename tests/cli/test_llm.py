@@ -156,6 +156,8 @@ def test_a_folder_that_is_in_use_is_refused_before_the_work(cli: Cli, tmp_path: 
     DECODERS["llama"]().save_pretrained(tmp_path / "float")
     model = llm.quantize(tmp_path / "float", None, {"METHOD": "rtn"}, progress=False)
     model.save(tmp_path / "small")
+    done = cli("llm", "quantize", str(tmp_path / "small"), "-o", str(tmp_path / "again"))
+    assert done.code == 2 and "small is quantized already" in done.err
     words = ["llm", "prune", str(tmp_path / "float"), "--hidden", "0.5", "-o"]
     done = cli(*words, str(tmp_path / "small"))
     assert done.code == 2 and "small exists and contains files" in done.err

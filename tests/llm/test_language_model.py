@@ -58,3 +58,17 @@ def test_a_packed_embedding_keeps_the_factor_of_the_one_it_replaces() -> None:
     assert torch.equal(embedding(ids), rows * 8) and torch.allclose(
         embedding(ids), model.get_input_embeddings()(ids), atol=0.01
     )
+
+
+def test_a_linear_layer_that_computes_more_keeps_its_code() -> None:
+    class Router(nn.Linear):
+        def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+            scores = super().forward(input)
+            return scores.sigmoid(), scores
+
+    model = nn.ModuleDict({"router": Router(8, 4)})
+    grid = Grid(torch.full((4,), 0.1), torch.zeros(4), CodeType("int", 4), Layout(kind="channel"))
+    held = PackedTensor.of(model["router"].weight.detach(), grid)
+    install(model, {"router.weight": held}, ())
+    scores, logits = model["router"](torch.ones(2, 8))
+    assert torch.equal(model["router"].weight, held.numbers()) and torch.equal(scores, logits.sigmoid())

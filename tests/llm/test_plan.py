@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from sparsebit import llm
 from sparsebit.config.llm import load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.folders.source import WeightSource
-from sparsebit.llm.plan import Plan, embedding_and_head
-from tests.llm.models import DECODERS
+from sparsebit.llm.plan import Plan, embedding_and_head, is_no_matrix
+from tests.llm.models import DECODERS, TRANSPOSED_EXPERTS
 
 
 def plan(**settings: Any) -> Plan:
@@ -31,6 +34,26 @@ def test_every_matrix_of_a_block_has_a_spec_or_a_reason() -> None:
     assert found.outside() == []
     found.set_bits(f"{block}.self_attn.q_proj.weight", 2)
     assert str(inside("self_attn.q_proj.weight").code) == "int2_full"
+
+
+def test_filters_biases_and_decays_are_not_matrices() -> None:
+    mamba = nn.Module()
+    mamba.conv1d = nn.Conv1d(8, 8, 4, groups=8)
+    mamba.A_log = nn.Parameter(torch.zeros(8, 4))
+    mamba.gate_up_proj_bias = nn.Parameter(torch.zeros(2, 8))  # of two experts
+    mamba.in_proj = nn.Linear(8, 8)
+    names = [
+        name for name, one in mamba.named_parameters() if one.dim() > 1 and not is_no_matrix(mamba, name)
+    ]
+    assert names == ["in_proj.weight"]
+
+
+def test_what_is_not_a_matrix_stays_in_float() -> None:
+    model = TRANSPOSED_EXPERTS["gpt_oss"]()
+    found = llm.quantize(model, None, {"METHOD": "rtn", "W": {"GROUP_SIZE": 32}}, progress=False)
+    name = "model.layers.0.mlp.experts.gate_up_proj_bias"
+    assert found.ignored[name] == "the block does not multiply by it"
+    assert torch.equal(found.model.get_parameter(name), model.get_parameter(name))
 
 
 def test_the_head_is_planned_with_the_embedding() -> None:

@@ -33,7 +33,7 @@ class StoredLayer(NamedTuple):
 
 
 def stored_layers(model: LanguageModel) -> Iterator[StoredLayer]:
-    """Every packed matrix under its name in checkpoints; those of experts that are stored as one stack are left out."""
+    """Every packed matrix under its name in checkpoints, except those stored in one tensor with others."""
     layers = dict(layers_of(model))
     if not layers:
         return
@@ -49,19 +49,27 @@ def stored_layers(model: LanguageModel) -> Iterator[StoredLayer]:
     }
     names, held = list(layers), list(layers.values())
     for name, stored in as_stored(model.model, numbers).items():
-        first = int(torch.searchsorted(ends, stored.flatten()[0], right=True))
-        if stored.dim() == 2:
+        if stored.dim() != 2 or stored.shape[1] != 2:
+            continue
+        sources = torch.searchsorted(ends, stored[:, 0].contiguous(), right=True)
+        first = int(sources[0])
+        if (sources == first).all():
             rows = stored[:, 0] - (ends[first] - held[first].shape[0])
             yield StoredLayer(name.removesuffix(".weight"), _rows_of(held[first], rows), names[first])
 
 
 def refuse_unsplit(model: LanguageModel) -> Iterator[FormatRefusal]:
-    """The experts of families whose checkpoints store them as one stack, for which packed layers have no names."""
+    """Layers without a name of their own, because checkpoints store them in one tensor with others."""
     stored = {layer.source for layer in stored_layers(model)}
     for name, _ in layers_of(model):
         if name not in stored:
-            reason = "checkpoints of this family store all experts in one tensor, and only linear layers are packed"
-            yield FormatRefusal(name, reason, "IGNORE: the experts")
+            stack, bracket, _ = name.partition("[")
+            layer = stack.rpartition(".")[0] if bracket else name
+            others = "all experts" if bracket else "it and other layers"
+            reason = (
+                f"checkpoints of this family store {others} in one tensor, and only linear layers are packed"
+            )
+            yield FormatRefusal(name, reason, f"'*.{layer.rpartition('.')[2]}' in IGNORE")
 
 
 def float_stacks(model: LanguageModel) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ class CompressedTensors:
     """A folder for vLLM, SGLang and transformers."""
 
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = TRANSFORMERS
+    engine: ClassVar[Engine] = TRANSFORMERS
 
     mixes_widths: ClassVar[bool] = True
     mixes_experts: ClassVar[bool] = False
@@ -89,6 +89,10 @@ class CompressedTensors:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits, and experts that do not share one scheme."""
         yield from refuse_by_kind(model, self.refuse)
         yield from refuse_unsplit(model)
+        for name, module in model.model.named_modules():
+            if type(module).__name__ == "Llama4TextExperts":
+                reason = "transformers reads Llama 4's experts one by one, and checkpoints store them as one tensor"
+                yield FormatRefusal(name, reason, "a model of another family")
         schemes = {name: _scheme(held) for name, held in layers_of(model) if "[" in name}
         for name, scheme in schemes.items():
             if scheme != next(iter(schemes.values())):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear, multiplies_only
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry
@@ -43,7 +43,7 @@ class Format(Protocol):
     """One format: its refusals are collected before anything is written."""
 
     extension: ClassVar[str]  # of the file; empty for a folder
-    engine: ClassVar[Engine | None]  # what the written file is loaded with to prove it
+    engine: ClassVar[Engine]  # what the written file is loaded with to prove it
     mixes_widths: ClassVar[bool]  # whether layers may differ in their bits
     mixes_experts: ClassVar[bool]  # whether experts may
 
@@ -119,7 +119,7 @@ def holder_of(model: nn.Module, layer: str) -> Holder:
         return "embedding"
     if type(module).__name__ == "Conv1D" or (isinstance(module, PackedLinear) and module.transposed):
         return "conv1d"
-    return "linear" if isinstance(module, (nn.Linear, PackedLinear)) else "other"
+    return "linear" if isinstance(module, PackedLinear) or multiplies_only(module) else "other"
 
 
 def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:

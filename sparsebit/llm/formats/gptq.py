@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.llm.engines.engine import Engine
+from sparsebit.llm.engines.gptqmodel import GPTQMODEL
 from sparsebit.llm.formats.checkpoint_names import as_stored, refuse_unsplit, stored_layers
 from sparsebit.llm.formats.format import (
     FORMATS,
@@ -37,7 +38,7 @@ class GptqV1:
     """A folder that readers of GPTQ checkpoints load."""
 
     extension: ClassVar[str] = ""
-    engine: ClassVar[Engine | None] = None
+    engine: ClassVar[Engine] = GPTQMODEL
 
     mixes_widths: ClassVar[bool] = False
     mixes_experts: ClassVar[bool] = False

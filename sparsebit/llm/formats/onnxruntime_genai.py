@@ -43,7 +43,7 @@ class GenAIFolder(DecoderFolder):
     rounding_budget: float = 0.02
     name: ClassVar[str] = "onnxruntime-genai"
     head_step: ClassVar[int] = 8
-    engine: ClassVar[Engine | None] = ONNXRUNTIME_GENAI
+    engine: ClassVar[Engine] = ONNXRUNTIME_GENAI
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Write the graph with its weights in a separate file, the settings and the tokenizer."""

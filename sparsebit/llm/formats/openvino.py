@@ -28,7 +28,7 @@ class OpenVinoFolder(DecoderFolder):
 
     name: ClassVar[str] = "openvino"
     head_step: ClassVar[int] = 1
-    engine: ClassVar[Engine | None] = OPENVINO
+    engine: ClassVar[Engine] = OPENVINO
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """The graph with its weights beside it, the config and the tokenizer."""

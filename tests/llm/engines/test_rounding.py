@@ -25,3 +25,13 @@ def test_only_inside_the_context_and_only_for_these_layers() -> None:
         inside = model(x)
     assert torch.equal(inside, model[1](round_to_8_bits(model[0](x), Rounding(16, torch.float16))))
     assert not torch.equal(inside, before) and torch.equal(model(x), before)
+
+
+def test_a_nudge_changes_few_values_by_one_step() -> None:
+    x = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+    rounding = Rounding(32, torch.float32)
+    plain = round_to_8_bits(x, rounding)
+    nudged = round_to_8_bits(x, rounding, torch.Generator().manual_seed(1))
+    step = x.abs().amax(-1, keepdim=True) / 127
+    moved = ((nudged - plain) / step).round()
+    assert 0 < (moved != 0).float().mean() < 0.1 and moved.abs().max() == 1

@@ -38,6 +38,19 @@ def test_files_hold_what_save_pretrained_writes(tmp_path: Path, name: str) -> No
 def test_a_family_whose_checkpoints_keep_the_stack_is_refused(format_name: str) -> None:
     small = llm.quantize(MORE_DECODERS["granitemoe"](), None, RTN, progress=False)
     with pytest.raises(
-        SparsebitError, match=r"(?s)experts.*store all experts in one tensor.*IGNORE: the experts"
+        SparsebitError, match=r"(?s)experts.*store all experts in one tensor.*'\*.experts' in IGNORE"
+    ):
+        small.export("never", format_name)
+
+
+@pytest.mark.parametrize("format_name", ["compressed-tensors", "gptq"])
+def test_a_layer_that_checkpoints_fuse_with_others_is_refused(format_name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = transformers.AutoConfig.for_model("nomic_bert", vocab_size=96, **sizes)
+    small = llm.quantize(transformers.AutoModel.from_config(config), None, RTN, progress=False)
+    with pytest.raises(
+        SparsebitError,
+        match=r"(?s)q_proj' exactly.*store it and other layers in one tensor.*'\*.q_proj' in IGNORE",
     ):
         small.export("never", format_name)

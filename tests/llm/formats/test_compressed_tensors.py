@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from tests.llm.models import DECODERS, MORE_DECODERS, sharp, tokens
+from tests.llm.models import DECODERS, MORE_DECODERS, TRANSPOSED_EXPERTS, sharp, tokens
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
@@ -137,3 +137,10 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
     }
     with pytest.raises(SparsebitError, match=r"(?s)one width for all experts.*add the experts to IGNORE"):
         llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
+
+
+def test_llama_4_is_refused_with_float_experts_too() -> None:
+    config = {"METHOD": "rtn", "W": {"BIT": 4, "GROUP_SIZE": 32}, "IGNORE": ["*.experts", "*.router"]}
+    small = llm.quantize(TRANSPOSED_EXPERTS["llama4"](), None, config, progress=False)
+    with pytest.raises(SparsebitError, match=r"feed_forward.experts' exactly.*experts one by one"):
+        small.export("never", "compressed-tensors")

@@ -35,7 +35,7 @@ class Gguf:
     """A file for llama.cpp."""
 
     extension: ClassVar[str] = ".gguf"
-    engine: ClassVar[Engine | None] = LLAMA_CPP
+    engine: ClassVar[Engine] = LLAMA_CPP
 
     mixes_widths: ClassVar[bool] = True
     mixes_experts: ClassVar[bool] = True

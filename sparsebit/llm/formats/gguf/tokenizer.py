@@ -50,7 +50,7 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int) -> None:
     if tokenizer is None:
         raise SparsebitError(
             "a gguf file needs a tokenizer, and the model has none",
-            hint="pass tokenizer= to quantize, or set model.tokenizer",
+            hint="put the tokenizer's files into the float model's folder, or pass tokenizer= to quantize",
         )
     described = describe(tokenizer)
     model, added = described["model"], described["added_tokens"]

@@ -1,0 +1,71 @@
+"""Run by gptqmodel.py as a separate script, because GPTQModel changes the process that imports it.
+
+Reads {"path", "folder", "threads"} from standard input. Without "ids", it writes every packed layer, unpacked, to a
+file of its name in the folder; with "ids", the log-probabilities of the next token after each.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+BACKEND = "gptq_torch"  # unpacks in torch; the others are compiled at their first use, for minutes
+
+
+def main() -> None:
+    """Answer the one request."""
+    request: dict[str, Any] = json.load(sys.stdin)
+    torch.set_num_threads(request["threads"])
+    model = load(request["path"])
+    layers = {name: one for name, one in model.named_modules() if hasattr(one, "qweight")}
+    for one in layers.values():
+        one.scales = one.scales.float()  # products with float16 scales are rounded
+    folder = Path(request["folder"])
+    with torch.no_grad():
+        if "ids" in request:
+            output = model(torch.tensor(request["ids"])[None])
+            found = output[0][0].double().log_softmax(-1)
+            save_file({"found": found}, folder / "log_probabilities.safetensors")
+            return
+        for name, one in layers.items():
+            unpacked = one.dequantize_weight().T.contiguous()
+            save_file({"found": unpacked}, folder / f"{name}.safetensors")
+
+
+def load(path: str) -> Any:
+    """By transformers if it finds every tensor of its model, and otherwise by GPTQModel, which splits experts."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+    kind = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])
+    bits = config.quantization_config["bits"]
+    try:
+        model, said = kind.from_pretrained(
+            path,
+            dtype=torch.float32,
+            quantization_config=transformers.GPTQConfig(bits=bits, backend=BACKEND),
+            output_loading_info=True,
+        )
+        if not said["missing_keys"]:
+            return model.eval()
+    except Exception as error:  # transformers cannot load every family that GPTQModel can
+        print(f"transformers: {error}", file=sys.stderr)
+    return load_by_gptqmodel(path)
+
+
+def load_by_gptqmodel(path: str) -> Any:
+    """In float16, the only type it loads, and then computed in float32."""
+    from gptqmodel import GPTQModel
+    from gptqmodel.models import loader
+
+    if not list(Path(path).glob("tokenizer*")):  # it insists on one
+        loader.load_hf_tokenizer = lambda *args, **kwargs: None
+    opened = GPTQModel.load(path, device="cpu", backend=BACKEND, dtype=torch.float16)
+    return torch.nn.Module.float(opened.model).eval()
+
+
+if __name__ == "__main__":
+    main()
