@@ -294,7 +294,7 @@ def test_a_branch_on_data_is_refused_with_its_line_and_the_ways_out() -> None:
 
 def test_a_branch_on_data_can_be_kept_as_the_example_took_it() -> None:
     with pytest.warns(
-        SpecializationWarning, match="the captured graph fixed what depended on the example inputs"
+        SpecializationWarning, match="the captured graph fixed values that depend on the example inputs"
     ) as told:
         graph = capture(Clipped(), X, on_data="specialise")
     assert told[0].filename == __file__, "the warning points at the caller"

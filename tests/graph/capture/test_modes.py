@@ -274,7 +274,7 @@ def test_a_switch_that_would_change_the_structure_is_refused(
     graph = capture(AuxiliaryHead().train(captured_in), X)
     with pytest.raises(CaptureError, match=f"this graph cannot switch to {wanted} mode") as error:
         graph.train(not captured_in)
-    assert "in one run" in str(error.value.where) or "one run does more" in str(error.value.where)
+    assert "in one run" in str(error.value.where) or "one run has more operations" in str(error.value.where)
     assert hint in str(error.value.hint) and "keep_operations()" in str(error.value.hint)
     assert graph.training is captured_in and graph.train(captured_in) is graph, "staying is allowed"
 

@@ -199,6 +199,6 @@ def test_data_dependent_control_flow_is_refused_with_its_line(name: str) -> None
 def test_data_dependent_control_flow_is_specialised_with_a_warning(name: str) -> None:
     entry = ZOO[name]
     call = entry.inputs(entry.batches[0])
-    with pytest.warns(SpecializationWarning, match="fixed to what the example inputs gave"):
+    with pytest.warns(SpecializationWarning, match="fixed to its value for the example inputs"):
         graph = capture(fresh(entry), *call, on_data="specialise")
     assert same(run(graph, call), run(fresh(entry), call)) is None

@@ -63,7 +63,7 @@ def test_what_does_not_help_is_undone_and_said() -> None:
     assert torch.equal(block.weight, one.solved.weight) and torch.equal(
         found.solved.weight, one.solved.weight
     )
-    assert "tuning did not help" in found.solved.remark
+    assert "tuning did not reduce the error" in found.solved.remark
 
 
 def test_norms_of_a_decoder_are_tuned_and_the_model_comes_closer() -> None:

@@ -68,7 +68,7 @@ def test_a_quantizer_nobody_registered_and_a_plan_for_another_graph() -> None:
     with pytest.raises(RegistryError, match=r"unifrom(.|\n)*uniform"):
         make_quantizer("it", "A", spec, plan.tensors[0].layout)
     other = capture(nn.Sequential(nn.Linear(8, 8)).eval(), images())
-    with pytest.raises(GraphError, match=r"the plan names(.|\n)*make it again"):
+    with pytest.raises(GraphError, match=r"the plan names(.|\n)*make a new one"):
         insert_quantizers(other, make_plan(gm, load_qconfig(config(SCHEDULE={}))))
 
 
@@ -77,7 +77,7 @@ def test_a_plan_for_a_consumer_that_the_graph_lacks_is_an_error() -> None:
     plan = make_plan(gm, load_qconfig(config(SCHEDULE={})))
     first = next(edge for edge in plan.edges if edge.tensor is not None)
     wrong = replace(plan, edges=(replace(first, consumer="nowhere"),))
-    with pytest.raises(GraphError, match=r"the plan names 'nowhere'(.|\n)*make it again"):
+    with pytest.raises(GraphError, match=r"the plan names 'nowhere'(.|\n)*make a new one"):
         insert_quantizers(gm, wrong)
 
 

@@ -26,7 +26,7 @@ def fixed_size(graph: CapturedModule, argument: str, dim: int) -> str:
 
 def test_a_number_that_should_have_followed_a_size_fixes_it() -> None:
     graph = capture(Applies(lambda y: y * (0.5 * y.size(0))), X)
-    assert "the number 1.5 follows from it (3.0 at another size)" in fixed_size(graph, "x", 0)
+    assert "the number 1.5 is computed from it (3.0 at another size)" in fixed_size(graph, "x", 0)
     assert graph(X).shape == X.shape
     with pytest.raises(
         CaptureError, match="'x' has size 5 in dimension 0, which this graph was not captured for"
@@ -40,7 +40,7 @@ def test_a_number_that_should_have_followed_a_size_of_another_input_fixes_that()
             return a * (0.5 * b.size(0))
 
     graph = capture(Pair(), (X, torch.ones(7)))
-    assert "the number 3.5 follows from it" in fixed_size(graph, "b", 0)
+    assert "the number 3.5 is computed from it" in fixed_size(graph, "b", 0)
     assert graph(torch.ones(9, 4), torch.ones(7)).shape == (9, 4)
 
 
@@ -142,7 +142,7 @@ def test_a_size_cached_in_an_earlier_call_fixes_it() -> None:
 
     model = Applies(lambda y: y * half(y.size(0)))
     capture(model, X)  # fills the cache with a size of this recording
-    assert "follows from it" in fixed_size(capture(model, X), "x", 0)
+    assert "is computed from it" in fixed_size(capture(model, X), "x", 0)
 
 
 def test_a_size_that_outlives_a_recording_that_was_given_up() -> None:
