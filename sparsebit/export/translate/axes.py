@@ -39,6 +39,8 @@ def default_axes(names: Sequence[str], inputs: Sequence[Tensor]) -> AxisNames:
 def text_axes(names: Sequence[str], inputs: Sequence[Tensor], batch: AxisNames) -> AxisNames:
     """The batch and the sequence, if the inputs look like text: integers with two axes, and masks of their size.
 
+    Sequences of another length have a name of their own: a runtime takes axes of one name to be equally long.
+
     Example:
         >>> import torch
         >>> ids = torch.zeros(2, 8, dtype=torch.long)
@@ -47,9 +49,11 @@ def text_axes(names: Sequence[str], inputs: Sequence[Tensor], batch: AxisNames) 
     """
     tokens = {tuple(x.shape) for x in inputs if x.dim() == 2 and x.dtype in (torch.int32, torch.int64)}
     found = {name: dict(axes) for name, axes in batch.items()}
+    labels: dict[int, str] = {}
     for name, x in zip(names, inputs, strict=True):
         if name in found and tuple(x.shape) in tokens and x.shape[1] > 1:
-            found[name][1] = SEQUENCE
+            label = f"{SEQUENCE}_{len(labels) + 1}" if labels else SEQUENCE
+            found[name][1] = labels.setdefault(x.shape[1], label)
     return found
 
 
@@ -137,6 +141,16 @@ def named_axes(
                 raise ExportError(f"dynamic_axes: {name!r} has no axis {axis}", got=f"{rank} dimensions")
             place = axis % rank if rank else axis
             found.setdefault(name, {})[place] = label or f"{name}_dim_{place}"
+    lengths: dict[str, int] = {}
+    for name, x in zip(input_names, inputs, strict=True):
+        for axis, label in found.get(name, {}).items():
+            if lengths.setdefault(label, x.shape[axis]) != x.shape[axis]:
+                raise ExportError(
+                    f"dynamic_axes: {label!r} names axes of different lengths",
+                    expected=f"{lengths[label]}, as in another input",
+                    got=f"{x.shape[axis]} in axis {axis} of {name!r}",
+                    hint="give them different names: a runtime takes axes of one name to be equally long",
+                )
     return found
 
 
@@ -151,6 +165,6 @@ def resized(inputs: Sequence[Tensor], names: Sequence[str], axes: AxisNames) -> 
     for name, x in zip(names, inputs, strict=True):
         for axis, label in axes.get(name, {}).items():
             half = -(-x.shape[axis] // 2)
-            x = x.narrow(axis, 0, half) if label == SEQUENCE else torch.cat([x, x], axis)
+            x = x.narrow(axis, 0, half) if label.startswith(SEQUENCE) else torch.cat([x, x], axis)
         made.append(x.contiguous())
     return made

@@ -22,6 +22,16 @@ def test_the_freest_choice_is_tried_first() -> None:
     assert axis_choices(None, ["ids"], [], [IDS]) == ({},)
 
 
+def test_axes_of_different_lengths_have_different_names() -> None:
+    choices = axis_choices("batch", ["ids", "mask", "answer"], [], [IDS, MASK, IDS[:, :6]])
+    both = {0: "batch", 1: "sequence"}
+    assert choices[0] == {"ids": both, "mask": both, "answer": {0: "batch", 1: "sequence_2"}}
+    made = resized([IDS, IDS[:, :6]], ["ids", "answer"], choices[0])
+    assert made is not None and [tuple(x.shape) for x in made] == [(4, 4), (4, 3)]
+    with pytest.raises(ExportError, match=r"'length' names axes of different lengths[\s\S]*8, as in another"):
+        named_axes({"ids": {1: "length"}, "answer": {1: "length"}}, ["ids", "answer"], [], [IDS, IDS[:, :6]])
+
+
 def test_a_sequence_is_halved_and_a_batch_doubled() -> None:
     made = resized([IDS, torch.zeros(3)], ["ids", "table"], {"ids": {0: "batch", 1: "sequence"}})
     assert made is not None and [tuple(x.shape) for x in made] == [(4, 4), (3,)]
