@@ -48,7 +48,7 @@ def share_runs(
     """
     for first in range(0, count, world_size()):
         number = first + rank()
-        own = run(number) if number < count else []
+        own = [one.contiguous() for one in run(number)] if number < count else []
         shared = share_tensors({number * width + place: one for place, one in enumerate(own)})
         while found := list(islice(shared, width)):
             yield found

@@ -14,6 +14,8 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.blocks import solve, streams
 from sparsebit.llm.blocks.calls import run_model
+from sparsebit.llm.blocks.find import find_stacks
+from sparsebit.llm.tokens import windows
 from tests.llm.models import ROUTES, VOCABULARY, Plain, Residual, tokens
 
 LENGTH, COUNT = 16, 12  # of a sequence, and sequences: two batches, the second one smaller
@@ -65,7 +67,7 @@ def test_every_block_is_measured_on_what_reaches_it(name: str, monkeypatch: pyte
     monkeypatch.setattr(solve, "measure_inputs", watched)
     monkeypatch.setattr(streams, "MOST_BYTES", 20_000)  # so that most of it lies on disk
     made = llm.quantize(model, tokens(), CONFIG, progress=False)
-    rows = sequences()
+    rows = windows(tokens(), COUNT, LENGTH, 0)
     compressed = copy.deepcopy(model)
     blocks = list(dict.fromkeys(record.name.partition("[")[0] for record in made.records))
     done: list[str] = []
@@ -81,20 +83,11 @@ def test_every_block_is_measured_on_what_reaches_it(name: str, monkeypatch: pyte
         gram = own.T @ own
         assert torch.allclose(statistics.gram, gram, atol=1e-4 * float(gram.abs().max())), key
         shift = (floats - own).T @ own
-        close = torch.allclose(statistics.shift, shift, atol=1e-4 * float(gram.abs().max()))
-        assert close or torch.allclose(statistics.shift.T, shift, atol=1e-4 * float(gram.abs().max())), key
-    assert {one for one in made_blocks(model)} == set(done)
-
-
-def sequences() -> Tensor:
-    from sparsebit.llm.tokens import windows
-
-    return windows(tokens(), COUNT, LENGTH, 0)
+        assert torch.allclose(statistics.shift, shift, atol=1e-4 * float(gram.abs().max())), key
+    assert set(made_blocks(model)) == set(done)
 
 
 def made_blocks(model: nn.Module) -> list[str]:
-    from sparsebit.llm.blocks.find import find_stacks
-
     return [name for stack in find_stacks(model) for name in stack.names]
 
 
@@ -114,13 +107,13 @@ def inputs_of(model: nn.Module, path: str, rows: Tensor) -> Tensor:
     return torch.cat([one for batch in zip(*calls, strict=True) for one in batch])
 
 
-@pytest.mark.parametrize("name", sorted(ROUTES))
+@pytest.mark.parametrize("name", ["looped", "skips", "t5", "xlm"])
 def test_a_run_that_was_stopped_goes_on_to_the_same_result(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = {"BIT": 8, "GROUP_SIZE": 32}
     whole = weights(ROUTES[name](), HEAD=head)
-    left, once = [2], quantize_blocks.solve_block
+    left, once = [1], quantize_blocks.solve_block
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
         if not left[0]:
@@ -130,9 +123,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_result(
 
     monkeypatch.setattr(quantize_blocks, "solve_block", stopped)
     settings = {**CONFIG, "HEAD": head}
-    if len(made_blocks(ROUTES[name]())) > 2:
-        with pytest.raises(KeyboardInterrupt):
-            llm.quantize(ROUTES[name](), tokens(), settings, folder=tmp_path, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        llm.quantize(ROUTES[name](), tokens(), settings, folder=tmp_path, progress=False)
     left[0] = 100
     made = llm.quantize(ROUTES[name](), tokens(), settings, folder=tmp_path, progress=False)
     require_equal({key: held.numbers() for key, held in made.weights.items()}, whole)
