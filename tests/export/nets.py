@@ -80,7 +80,9 @@ def quantized(model: nn.Module, x: Tensor, setting: Any = "int8_onnxruntime") ->
 
 
 def run_file(path: Path, *inputs: Tensor) -> list[Any]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # several would wait for each other by spinning
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
     return list(session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)}))
 
