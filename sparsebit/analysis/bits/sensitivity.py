@@ -123,7 +123,9 @@ def sensitivity(
     """
     if not isinstance(metric, Curvature) and metric not in get_args(Metric):
         raise SparsebitError(f"there is no metric {metric!r:.80}", expected=", ".join(get_args(Metric)))
-    curvature = Curvature(kind=metric) if metric in ("fisher", "hessian") else metric
+    curvature: Curvature | None = None
+    if metric != "output":
+        curvature = metric if isinstance(metric, Curvature) else Curvature(kind=metric)
     base = _without_recovery(parse_qconfig(config))
     qmodel = QuantModel(model, base, example_inputs, example_kwargs)
     kept = list(read_batches(data, batches))
@@ -151,7 +153,7 @@ def sensitivity(
             current = width
             mine = [c for w, c in work if w == width]
             _recalibrate(qmodel, mine, width, kept)
-            if isinstance(curvature, Curvature):
+            if curvature is not None:
                 measured = _by_curvature(qmodel, calls, rest, mine, curvature)
             else:
                 measured = _by_output(qmodel, calls)
