@@ -30,7 +30,6 @@ CASES: dict[str, tuple[str, Any]] = {
     "tuned": ("llama", ["rtn", {"signround": {"steps": 4}}]),
     "experts": ("mixtral", "gptq"),
     "skips": ("skips", "gptq"),
-    "pairs": ("t5", "gptq"),
 }
 
 
