@@ -138,7 +138,7 @@ def compare_lowered(case: Case, device: str, backend: str = "inductor") -> str |
             return snap(x, scale, zero_point, code, factor)
 
         torch._dynamo.reset()
-        return torch.compile(run, backend=backend, fullgraph=True, dynamic=False)(x, scale, zero_point)  # type: ignore[no-any-return]
+        return torch.compile(run, backend=backend, fullgraph=True, dynamic=False)(x, scale, zero_point)
 
     return compare(case, device, compiled)
 

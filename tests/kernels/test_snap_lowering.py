@@ -57,7 +57,10 @@ def test_a_name_that_torch_no_longer_has_leaves_the_operators_opaque(monkeypatch
 
 def run_all(compute: Callable[..., list[Tensor]]) -> list[Tensor]:
     """Every case that is timed on a GPU too, in one graph, and one with a scale below zero."""
-    leaves, grads, codes, factors = [], [], [], []
+    leaves: list[Tensor] = []
+    grads: list[Tensor] = []
+    codes: list[Any] = []
+    factors: list[Any] = []
     for case in LOWERED:
         x, grad, scale, zero_point = (t.requires_grad_() for t in case.make("cpu"))
         leaves += [x, scale, zero_point]

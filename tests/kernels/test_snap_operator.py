@@ -73,7 +73,7 @@ def test_a_compiled_model_has_one_for_each_quantizer(kind: str) -> None:
     """And the results of the model as it is, as one graph that is compiled once or twice in four steps."""
     case = compiled.Case(kind, device="cpu", backend="aot_eager")
     assert compiled.compare(case) is None
-    graphs = []
+    graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         graphs.append(graph)
