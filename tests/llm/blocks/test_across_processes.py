@@ -30,6 +30,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "tuned": ("llama", ["rtn", {"signround": {"steps": 4}}]),
     "experts": ("mixtral", "gptq"),
     "skips": ("skips", "gptq"),
+    "pairs": ("bart", "gptq"),
 }
 
 
