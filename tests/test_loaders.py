@@ -64,6 +64,8 @@ ALLOWED = {
         "llm",
         "json.loads",
     ): "an index of tensor names, a tokenizer, or what our own process wrote; types are checked",
+    ("llm", "load"): "our own, of a folder that export has just written",
+    ("llm", "GPTQModel.load"): "safetensors, of a folder that export has just written, in a process of its own",
     ("cli", "llm.LanguageModel.load"): "our own, over storage",
     ("kernels", "tl.load"): "reads memory inside a kernel",
     ("kernels", "gl.load"): "reads memory inside a kernel",
@@ -83,7 +85,7 @@ SUSPECTS = {
     *("Unpickler", "fromstring", "fromfile", "memmap", "load_url", "load_state_dict_from_url", "run_path"),
 }
 BARE = {"eval", "exec", "compile"}  # as methods they are something else: model.eval, re.compile
-TILES = {"word_tiles", "scale_tiles", "zero_tiles"}  # of shared memory, in a kernel
+TILES = {"tile", "word_tiles", "scale_tiles", "zero_tiles"}  # of shared memory, in a kernel
 # Names of our own that only look like loaders.
 OWN = {"QuantModel.load", "SparseModel.load", "load_model"}
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import Evaluation, evaluate
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear, multiplies_only
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
+from sparsebit.llm.packed.plain_linear import multiplies_only
 from sparsebit.llm.packed.stack import PackedStack
 from sparsebit.llm.tokens import Text, as_ids, write_tokenizer
 from sparsebit.numerics.packed import PackedTensor

@@ -40,7 +40,7 @@ class Plan:
         for name in matrices:
             layer = name.rpartition(".")[0]
             if is_no_matrix(source.model, name):
-                self.ignored[name] = "the block does not multiply by it"
+                self.ignored[name] = UNSEEN
                 continue
             asked = config.matrix(layer)
             if asked is None:

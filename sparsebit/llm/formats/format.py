@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.language_model import LanguageModel
-from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear, multiplies_only
+from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLinear
+from sparsebit.llm.packed.plain_linear import multiplies_only
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.registry import Registry

@@ -50,11 +50,6 @@ class PackedLayer(nn.Module):
         return self
 
 
-def multiplies_only(module: nn.Module) -> bool:
-    """Whether a module is ``nn.Linear`` and computes what that does; Llama 4's router is one and returns scores too."""
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-
-
 class PackedLinear(PackedLayer):
     """Replaces ``nn.Linear``; ``weight`` is the dequantized weight.
 

@@ -163,7 +163,7 @@ def test_the_model_in_a_wrapper_is_taken_and_adapters_are_refused() -> None:
     for wrapped in (nn.DataParallel(model), torch.compile(model)):
         assert type(WeightSource.open(wrapped).model) is type(model)  # type: ignore[arg-type]
     model.merge_and_unload = lambda: model  # as of peft's models
-    with pytest.raises(SparsebitError, match=r"holds adapters(.|\n)*model.merge_and_unload\(\)"):
+    with pytest.raises(SparsebitError, match=r"contains adapters(.|\n)*model.merge_and_unload\(\)"):
         WeightSource.open(model)
 
 

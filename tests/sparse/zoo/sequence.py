@@ -271,7 +271,7 @@ def vision_transformer(m: Any, x: Tensor) -> Tensor:
         "head": nn.Linear(16, 5),
     },
     (2, 6, 8),
-    frozen={"tokens_down": "size is fixed"},
+    frozen={"tokens_down": "tensor of fixed size"},
 )
 def mlp_mixer(m: Any, x: Tensor) -> Tensor:
     x = m.stem(x)
