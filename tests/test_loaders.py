@@ -65,7 +65,10 @@ ALLOWED = {
         "json.loads",
     ): "an index of tensor names, a tokenizer, or what our own process wrote; types are checked",
     ("llm", "load"): "our own, of a folder that export has just written",
-    ("llm", "GPTQModel.load"): "safetensors, of a folder that export has just written, in a process of its own",
+    (
+        "llm",
+        "GPTQModel.load",
+    ): "safetensors, of a folder that export has just written, in a process of its own",
     ("cli", "llm.LanguageModel.load"): "our own, over storage",
     ("kernels", "tl.load"): "reads memory inside a kernel",
     ("kernels", "gl.load"): "reads memory inside a kernel",

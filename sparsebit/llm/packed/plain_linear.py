@@ -33,7 +33,9 @@ def multiplies_only(module: nn.Module) -> bool:
     if type(module).forward is nn.Linear.forward:
         return True
     twin = copy.copy(module)
-    held = {name: nn.Parameter(value.to("meta"), False) for name, value in module.named_parameters(recurse=False)}
+    held = {
+        name: nn.Parameter(value.to("meta"), False) for name, value in module.named_parameters(recurse=False)
+    }
     twin.__dict__["_parameters"] = {"bias": None, **held}
     x = torch.empty(2, module.in_features, dtype=module.weight.dtype, device="meta")
     operators = _Operators(held.get("bias"))

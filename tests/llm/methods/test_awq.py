@@ -62,5 +62,5 @@ def test_a_model_without_sources_is_refused() -> None:
         def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
             return self.blocks(self.embed(input_ids))  # type: ignore[no-any-return]
 
-    with pytest.raises(SparsebitError, match="awq cannot scale any weight of blocks.0"):
+    with pytest.raises(SparsebitError, match="awq cannot scale any weight of blocks"):
         llm.quantize(Bare(), tokens(), {"METHOD": ["awq", "rtn"], "W": {"BIT": 4}}, progress=False)
