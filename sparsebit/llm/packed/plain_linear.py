@@ -52,7 +52,7 @@ class _Operators(TorchDispatchMode):
     """Counts products; ``others`` is true if there was anything but a product, views and the addition of the bias."""
 
     def __init__(self, bias: Tensor | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._bias = bias
         self.products, self.others = 0, False
 
