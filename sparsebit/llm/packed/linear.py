@@ -52,7 +52,8 @@ class PackedLayer(nn.Module):
 
 def multiplies_only(module: nn.Module) -> bool:
     """Whether a module is ``nn.Linear`` and computes what that does; Llama 4's router is one and returns scores too."""
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    spelled_out = type(module).__name__ == "FalconLinear"  # the same product and sum
+    return isinstance(module, nn.Linear) and (type(module).forward is nn.Linear.forward or spelled_out)
 
 
 class PackedLinear(PackedLayer):
