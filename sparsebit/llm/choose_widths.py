@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, located
 from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route
@@ -101,7 +101,7 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
                 elements += sum(shape.numel() for shape in shapes)
                 errors[choice.name], costs[choice.name] = {}, {}
                 for width in _held_widths(source.model, plan, choice, shapes, budget):
-                    with _rounded(plan, choice, parameters, width):
+                    with located(choice.name), _rounded(plan, choice, parameters, width):
                         if wanted is not None:
                             lost = divergence(wanted, log_probabilities(predict, ids))
                         else:

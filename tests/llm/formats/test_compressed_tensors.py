@@ -140,7 +140,9 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
 
 
 def test_falcon_is_refused() -> None:
-    with pytest.raises(SparsebitError, match=r"'transformer.h.0.self_attention' exactly.*Falcon's own linear"):
+    with pytest.raises(
+        SparsebitError, match=r"'transformer.h.0.self_attention' exactly.*Falcon's own linear"
+    ):
         quantized("falcon").export("never", "compressed-tensors")
 
 
