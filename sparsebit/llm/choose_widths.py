@@ -122,7 +122,8 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
         raise SparsebitError(
             f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales included",
             expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits per weight",
-            hint=f"raise the budget to at least {8 * least / elements:.2f} bits, or allow narrower BUDGET.WIDTHS",
+            hint=f"raise the budget to at least {8 * least / elements:.2f} bits"
+            + (", or allow narrower BUDGET.WIDTHS" if min(budget.WIDTHS) > 2 else ""),
         )
     for name, width in chosen.items():
         for matrix in choices[name].matrices:
