@@ -79,6 +79,27 @@ def advised(hint: str) -> Iterator[None]:
         raise ArtifactError(error.message, hint=hint, **parts) from None
 
 
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Errors inside the block that do not say where they happened get this place.
+
+    Example:
+        >>> with located("layer 3"):
+        ...     raise SparsebitError("no inverse")
+        Traceback (most recent call last):
+            ...
+        sparsebit.errors.SparsebitError: no inverse
+          where: layer 3
+    """
+    try:
+        yield
+    except SparsebitError as error:
+        if type(error) is not SparsebitError or error.where is not None:
+            raise
+        parts = {"expected": error.expected, "got": error.got, "hint": error.hint}
+        raise SparsebitError(error.message, where=where, **parts) from None
+
+
 class SpecializationWarning(UserWarning):
     """Capturing fixed a value that depends on the example inputs; the message says what and where."""
 

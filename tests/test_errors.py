@@ -18,6 +18,7 @@ from sparsebit.errors import (
     SpecializationWarning,
     advised,
     damaged,
+    located,
     with_article,
 )
 from sparsebit.quantization import QuantModel
@@ -104,6 +105,15 @@ def test_what_is_damaged_says_where_and_what_to_do() -> None:
     assert str(damaged("a.json", "its length is wrong", expected="3 bytes")) == (
         "a.json is damaged: its length is wrong\n  expected: 3 bytes\n  next:     save the model again"
     )
+
+
+def test_a_place_is_added_only_to_errors_without_one() -> None:
+    with pytest.raises(SparsebitError, match=r"^x\n  where:    here\n  expected: y$"), located("here"):
+        raise SparsebitError("x", expected="y")
+    with pytest.raises(SparsebitError, match=r"^x\n  where: there$"), located("here"):
+        raise SparsebitError("x", where="there")
+    with pytest.raises(ConfigError, match=r"^other$"), located("here"):
+        raise ConfigError("other")
 
 
 def test_another_hint_for_what_is_not_a_saved_model() -> None:

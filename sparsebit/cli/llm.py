@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +28,13 @@ NEEDS = {
     "eval": (),
     "chat": (),
 }
+USES = {
+    "quantize": ("config", "overrides", "text", "output", "report"),
+    "prune": ("text", "output", "hidden", "heads", "blocks"),
+    "export": ("output", "format", "text", "length", "rounding_budget", "report"),
+    "eval": ("text", "length", "reference", "questions"),
+    "chat": ("prompt", "tokens"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text",
         metavar="FILE",
         type=Path,
-        help="text file to calibrate with (quantize, prune) or to measure on (eval)",
+        help="text file to calibrate with (quantize, prune), measure on (eval), or compare the engine on (export)",
     )
     add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
     add_report(parser)
@@ -71,7 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="export, onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float",
     )
     parser.add_argument(
-        "--length", type=positive, default=512, metavar="N", help="eval: tokens per window (512)"
+        "--length",
+        type=positive,
+        default=512,
+        metavar="N",
+        help="eval: tokens per window; export: tokens of --text to compare on (512)",
     )
     parser.add_argument(
         "--reference",
@@ -99,6 +112,8 @@ def check(arguments: argparse.Namespace) -> None:
     """Check the arguments of each verb, before torch is loaded."""
     from sparsebit.config.llm import load_llm_config
 
+    os.environ.setdefault("TQDM_DISABLE", "1")  # bars of transformers; tqdm reads this when it is imported
+    _refuse_unused(arguments)
     for name in NEEDS[arguments.verb]:
         if getattr(arguments, name) is None:
             raise UsageError(f"llm {arguments.verb} needs --{name}")
@@ -137,6 +152,19 @@ def check(arguments: argparse.Namespace) -> None:
             f"{arguments.origin} is not a saved language model",
             expected=f"a folder that `sparsebit llm quantize` wrote, with {MANIFEST} in it",
         )
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Options of other verbs would have no effect."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name in dict.fromkeys(itertools.chain(*USES.values())):
+        if name not in USES[arguments.verb] and getattr(arguments, name) != parser.get_default(name):
+            option = "set" if name == "overrides" else name.replace("_", "-")
+            users = [f"llm {verb}" for verb, names in USES.items() if name in names]
+            raise UsageError(
+                f"llm {arguments.verb} has no --{option}", hint=f"it is an option of {', '.join(users)}"
+            )
 
 
 def run(arguments: argparse.Namespace) -> Outcome:
@@ -227,11 +255,12 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
         if not is_reference(arguments.origin) and (tokenizer := read_tokenizer(arguments.origin)) is not None:
             write_tokenizer(tokenizer, draft)
     count = sum(parameter.numel() for parameter in made.parameters())
+    text = arguments.text or "text.txt"
     return Outcome(
         shown=(
             f"{count / 1e6:.1f} million parameters are left",
             f"written: {arguments.output}",
-            f"next:    sparsebit llm quantize {arguments.output} -o quantized",
+            f"next:    sparsebit llm quantize {arguments.output} --text {text} -o quantized",
         ),
         data={"output": arguments.output, "parameters": count, **sizes},
     )
@@ -239,10 +268,12 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
 
 def _export(arguments: argparse.Namespace) -> Outcome:
     from sparsebit import llm
+    from sparsebit.llm.tokens import as_ids
 
     model = llm.LanguageModel.load(arguments.origin)
+    ids = None if arguments.text is None else as_ids(arguments.text, model.tokenizer)[: arguments.length]
     options = {} if arguments.rounding_budget is None else {"rounding_budget": arguments.rounding_budget}
-    report = model.export(arguments.output, arguments.format, **options)
+    report = model.export(arguments.output, arguments.format, ids=ids, **options)
     if arguments.report is not None:
         from sparsebit.report import report_language_model, save_report
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, located
 from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route
@@ -101,7 +101,7 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
                 elements += sum(shape.numel() for shape in shapes)
                 errors[choice.name], costs[choice.name] = {}, {}
                 for width in _held_widths(source.model, plan, choice, shapes, budget):
-                    with _rounded(plan, choice, parameters, width):
+                    with located(choice.name), _rounded(plan, choice, parameters, width):
                         if wanted is not None:
                             lost = divergence(wanted, log_probabilities(predict, ids))
                         else:
@@ -122,7 +122,8 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
         raise SparsebitError(
             f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales included",
             expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits per weight",
-            hint=f"raise the budget to at least {8 * least / elements:.2f} bits, or allow narrower BUDGET.WIDTHS",
+            hint=f"raise the budget to at least {8 * least / elements:.2f} bits"
+            + (", or allow narrower BUDGET.WIDTHS" if min(budget.WIDTHS) > 2 else ""),
         )
     for name, width in chosen.items():
         for matrix in choices[name].matrices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ class ExportReport:
     # How often the most likely token is the same; None for a model without a head.
     agreement: float | None = None
     gap: float = 0.0  # if they differ: the largest gap in torch between the two tokens, in nats
+    perplexity: float | None = None  # of the compared tokens in the engine; None for a model without a head
+    perplexity_in_torch: float | None = None
 
     @property
     def proven(self) -> bool:
@@ -103,6 +106,10 @@ class ExportReport:
             lines.append(
                 f"  its next-token distributions differ by {self.divergence:.2g} nats{verdict}; "
                 f"the most likely token agrees at {self.agreement:.1%} of the positions{near}"
+            )
+        if self.perplexity is not None:
+            lines.append(
+                f"  perplexity of these tokens: {self.perplexity:.5g}, in torch {self.perplexity_in_torch:.5g}"
             )
         if self.rounded_layers:
             lines.append(
@@ -153,6 +160,7 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
     wanted = wanted[-len(found) :]
     first, other = wanted.argmax(-1, keepdim=True), found.argmax(-1, keepdim=True)
     predicts = not hasattr(output, "last_hidden_state")
+    next_ids = ids[len(ids) - len(found) + 1 :] if predicts else ids[:0]
     return ExportReport(
         path=str(path),
         format=format_name,
@@ -169,6 +177,17 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
         tolerance=engine.tolerance + ROUNDING_SPREAD * max(cost, tie_cost),
         agreement=float((first == other).double().mean()) if predicts else None,
         gap=float((wanted.gather(-1, first) - wanted.gather(-1, other)).max()),
+        perplexity=_perplexity(found, next_ids),
+        perplexity_in_torch=_perplexity(wanted, next_ids),
+    )
+
+
+def _perplexity(predicted: Tensor, next_ids: Tensor) -> float | None:
+    """The perplexity of the tokens after the first of these distributions [tokens, vocabulary]."""
+    if not len(next_ids):
+        return None
+    return math.exp(
+        -float(predicted[: len(next_ids)].gather(-1, next_ids[:, None].to(predicted.device)).mean())
     )
 
 

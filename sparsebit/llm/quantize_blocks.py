@@ -101,7 +101,7 @@ def _quantize(
     for index, number in shown_progress(order, "quantizing blocks", shown=progress):
         name = route.names[number]
         block = source.fill(name)
-        runs = BlockCalls.none(block) if streams is None else streams.reach(number, block)
+        runs = BlockCalls.none(block, name) if streams is None else streams.reach(number, block)
         earlier = finished.read(index, name, block)
         if earlier is None or runs.floats is not None:
             for change in prepare:
@@ -157,7 +157,7 @@ def _compress(
     """
     every = runs.every
     if not every.calls:
-        return solve_without_data(every.block, spec_of, pipeline.solver), None, ()
+        return solve_without_data(every, spec_of, pipeline.solver), None, ()
     aims = {tuner.follow for tuner in pipeline.tuners}
     plain: Sequence[Tensor] = run_block(every)[0] if any(aim < 1 for aim in aims) else []
     found = solve_block(every, runs.floats, spec_of, pipeline.solver)

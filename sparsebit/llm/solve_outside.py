@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from sparsebit.errors import located
 from sparsebit.llm.blocks.streams import Streams
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
@@ -31,11 +32,12 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Stream
         weight, spec = source.model.get_parameter(alike[0]).data.float(), plan.spec(alike[0])
         assert spec is not None
         seen = measure_head(source, alike[0], data) if solver.needs_data and data is not None else None
-        if seen is None:
-            solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
-            solved = solved._replace(remark="rounded to nearest")
-        else:
-            solved, tokens = solver.solve(weight, seen, spec), seen.tokens
+        with located(alike[0]):
+            if seen is None:
+                solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
+                solved = solved._replace(remark="rounded to nearest")
+            else:
+                solved, tokens = solver.solve(weight, seen, spec), seen.tokens
         assert solved.grid is not None
         held = PackedTensor.of(solved.weight, solved.grid)
         loss = output_loss(weight, solved.weight, None if seen is None else seen.mean_gram())

@@ -49,12 +49,24 @@ def report_language_model(
         notes=(
             "SQNR: energy of a layer's output over the energy of its error, measured on the inputs from the "
             "calibration data, or on the weight alone if there was no data.",
-            *(f"{record.name}: {record.remark}." for record in model.records if record.remark),
+            *_remarks(model),
             *engine_notes(model),
             *(line for report in exports for line in str(report).splitlines()),
         ),
         made_with=made_with(),
     )
+
+
+def _remarks(model: LanguageModel) -> list[str]:
+    """What the methods remarked, once for all weights with the same remark."""
+    names: dict[str, list[str]] = {}
+    for record in model.records:
+        if record.remark:
+            names.setdefault(record.remark, []).append(record.name)
+    more = {
+        remark: f" and {len(found) - 1} more" if len(found) > 1 else "" for remark, found in names.items()
+    }
+    return [f"{found[0]}{more[remark]}: {remark}." for remark, found in names.items()]
 
 
 def engine_notes(model: LanguageModel) -> list[str]:

@@ -28,6 +28,10 @@ from tests.storage.processes import held_by_another
         (["eval", "gone"], "llm eval needs --text or --questions"),
         (["prune", "gone", "-o", "out"], "llm prune needs --hidden, --heads or --blocks"),
         (["prune", "gone", "-o", "out", "--blocks", "1"], "llm prune --blocks needs --text"),
+        (
+            ["chat", "gone", "--length", "8"],
+            "llm chat has no --length\n  next: it is an option of llm export, llm eval",
+        ),
         (["chat", "gone"], "gone is not a saved language model"),
     ],
 )

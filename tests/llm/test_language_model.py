@@ -37,6 +37,12 @@ def test_packed_layers_take_the_place_of_linear_layers_and_embeddings() -> None:
     assert torch.equal(layer.weight, model.weights[name].numbers()) and layer.bias is not None
 
 
+def test_falcons_own_linear_layers_are_packed() -> None:
+    model = llm.quantize(DECODERS["falcon"](), None, {"METHOD": "rtn"}, progress=False).model
+    packed = [one for one in model.modules() if isinstance(one, PackedLinear)]
+    assert len(packed) == 12
+
+
 @pytest.mark.parametrize("indices", [(0,), (0, 1, 2)])
 def test_a_stack_needs_exactly_its_experts(indices: tuple[int, ...]) -> None:
     grid = Grid(torch.ones(4), torch.zeros(4), CodeType("int", 4), Layout(kind="channel"))

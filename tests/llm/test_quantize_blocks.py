@@ -245,6 +245,13 @@ def test_data_is_asked_for_where_it_is_needed() -> None:
         llm.quantize(DECODERS["llama"](), None, CONFIG)
 
 
+@pytest.mark.parametrize("ids", [None, tokens()])
+def test_a_layer_that_cannot_be_solved_is_named(ids: torch.Tensor | None) -> None:
+    config = {**CONFIG, "METHOD": "rtn", "W": {"GROUP_SIZE": 48, "SPECIFIC": {"*0.self_attn*": {"BIT": 0}}}}
+    with pytest.raises(SparsebitError, match=r"groups of 48\n.*where: .*model.layers.0.mlp.gate_proj.weight"):
+        llm.quantize(DECODERS["llama"](), ids, config, progress=False)
+
+
 def test_specific_rules_set_bits_by_layer_and_must_match() -> None:
     config = copy.deepcopy(CONFIG) | {
         "W": {"BIT": 4, "SPECIFIC": {"*.down_proj": {"BIT": 8}, "*.q_proj": {"BIT": 0}}}

@@ -25,6 +25,13 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     assert "model.layers.0.mlp.up_proj.weight" in page and "BIT: 0" in page
     assert dict(report.in_float)["lm_head.weight"] == "HEAD.BIT: 0"
     assert "Distributions on the grids" not in page and "Config to reproduce it" not in page
+    assert "input range" not in page and "cosine" not in page  # nothing was measured for these columns
+
+
+def test_weights_with_one_remark_share_a_note() -> None:
+    config = {"METHOD": "rtn", "W": {"BIT": 0, "SPARSITY": 0.5}}
+    report = report_language_model(llm.quantize(DECODERS["llama"](), None, config, progress=False))
+    assert report.notes[1] == "model.layers.0.self_attn.q_proj.weight and 20 more: 50% of it is zero."
 
 
 def test_a_head_that_is_the_embedding_counts_once() -> None:

@@ -84,8 +84,21 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 def suggest(name: str, names: Sequence[str]) -> str:
     """Advice for a name that is not among ``names``."""
+    if spaced := suggest_space(name):
+        return spaced
     near = nearest(name, names)
     return f"did you mean {near!r}?" if near else f"there are: {', '.join(names)}"
+
+
+def suggest_space(name: object) -> str:
+    """Advice for YAML such as ``{BIT:3}``, which is the key ``"BIT:3"`` without a value; empty for other names.
+
+    Example:
+        >>> suggest_space("BIT:3")
+        "write 'BIT: 3', with a space after the colon"
+    """
+    key, colon, value = str(name).partition(":")
+    return f"write {shorten(f'{key}: {value}')!r}, with a space after the colon" if colon else ""
 
 
 def either(words: Iterable[str]) -> str:

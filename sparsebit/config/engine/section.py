@@ -115,7 +115,7 @@ def read_keys(
         data = {name: value for name, value in data.items() if name not in kind.needs_one_of}
     keys, values = keys_of(kind), dict[str, Any]()
     given = {name: value for name, value in data.items() if value is not None}
-    unknown = [name for name in given if name not in keys]
+    unknown = [name for name in data if name not in keys]
     meant = {nearest(name, keys) for name in unknown[:MOST_SHOWN] if isinstance(name, str)}
     for name, declared in keys.items():
         place = join(path, name)

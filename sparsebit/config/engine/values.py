@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sparsebit.config.engine.nested import plain
 from sparsebit.config.engine.options import Options, Scalar
-from sparsebit.config.engine.problems import nearest, show
+from sparsebit.config.engine.problems import nearest, show, suggest_space
 
 
 class Refused(Exception):
@@ -149,10 +149,11 @@ def _parse_device(value: object) -> str:
 def _parse_options(value: object) -> Options:
     if not isinstance(value, Mapping):
         raise Refused(OPTIONS.expected)
+    for key in value:
+        if not isinstance(key, str) or not key.isidentifier():
+            raise Refused(OPTIONS.expected, suggest_space(key) or f"{show(key)} is not a name")
     given = {key: item for key, item in value.items() if item is not None}
     for key, item in given.items():
-        if not isinstance(key, str) or not key.isidentifier():
-            raise Refused(OPTIONS.expected, f"{show(key)} is not a name")
         if not isinstance(item, Scalar) or (isinstance(item, float) and not math.isfinite(item)):
             raise Refused("a number, a text, true or false for each name", f"{key!r} holds {show(item)}")
     return Options(given)

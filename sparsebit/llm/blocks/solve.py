@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from sparsebit.errors import located
 from sparsebit.llm.blocks.across_processes import share_runs
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
@@ -76,7 +77,8 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
             for spec, matrices in _by_spec(group.matrices, spec_of).items():
                 views = [stored(parameters, matrix) for matrix in matrices]
                 # Weights with the same input are solved as the rows of one matrix: their columns are the same.
-                together = solver.solve(torch.cat(views), found, spec)
+                with located(_full_name(runs, matrices[0])):
+                    together = solver.solve(torch.cat(views), found, spec)
                 for matrix, view, solved in zip(matrices, views, split_rows(together, views), strict=True):
                     loss = output_loss(view.float(), solved.weight, gram)
                     view.copy_(solved.weight)
@@ -120,22 +122,27 @@ def split_rows(solved: Solved, weights: Sequence[Tensor]) -> Iterator[Solved]:
         start = rows.stop
 
 
-def solve_without_data(block: nn.Module, spec_of: SpecOf, solver: Solver) -> list[SolvedMatrix]:
+def solve_without_data(runs: BlockRuns, spec_of: SpecOf, solver: Solver) -> list[SolvedMatrix]:
     """Solve every weight of a block without running it, including stacked experts."""
     done = []
-    for name, parameter in block.named_parameters():
+    for name, parameter in runs.block.named_parameters():
         spec = spec_of(name)
         if spec is None:
             continue
-        transposed = stores_transposed(block.get_submodule(name.rpartition(".")[0]))
+        transposed = stores_transposed(runs.block.get_submodule(name.rpartition(".")[0]))
         for expert in range(len(parameter)) if parameter.dim() == 3 else [None]:
             matrix = Matrix(name, expert, transposed)
             weight = stored({name: parameter}, matrix)
-            solved = solver.solve(weight.clone(), None, spec)
+            with located(_full_name(runs, matrix)):
+                solved = solver.solve(weight.clone(), None, spec)
             loss = output_loss(weight.float(), solved.weight, None)
             weight.copy_(solved.weight)
             done.append(SolvedMatrix(matrix, solved, 0, loss))
     return done
+
+
+def _full_name(runs: BlockRuns, matrix: Matrix) -> str:
+    return f"{runs.name}.{matrix}".lstrip(".")
 
 
 def _keep_first(seen: dict[Matrix, Tensor], use: Use) -> None:

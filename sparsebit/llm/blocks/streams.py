@@ -205,9 +205,9 @@ class BlockCalls(NamedTuple):
     floats: BlockRuns | None
 
     @classmethod
-    def none(cls, block: nn.Module) -> BlockCalls:
+    def none(cls, block: nn.Module, name: str) -> BlockCalls:
         """Of a block that is solved without data."""
-        runs = BlockRuns(block, [], [])
+        runs = BlockRuns(block, [], [], name=name)
         return cls(runs, runs, None)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sparsebit.llm.formats.format import FormatRefusal, float_state, layers_of
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.packed import PackedTensor
 
 
@@ -40,7 +41,8 @@ def stored_layers(model: LanguageModel) -> Iterator[StoredLayer]:
     ends = torch.tensor([held.shape[0] for held in layers.values()]).cumsum(0)
     parts = zip(layers, torch.arange(int(ends[-1])).tensor_split(ends[:-1]), strict=True)
     stacks: dict[str, list[Tensor]] = {}
-    for layer, rows in parts:
+    # Experts are listed in the order in which tokens reached them.
+    for layer, rows in sorted(parts, key=lambda part: Matrix.parse(part[0], transposed=False).expert or 0):
         name, bracket, _ = layer.partition("[")
         # Two columns, because transformers drops axes of one element.
         stacks.setdefault(name if bracket else f"{name}.weight", []).append(rows[:, None].expand(-1, 2))

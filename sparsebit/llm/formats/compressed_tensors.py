@@ -46,6 +46,11 @@ from sparsebit.numerics.packing import pack_bits
 _INTEGERS = ("int", "full", "uint")
 EXPERTS = "re:.*[.]experts[.].*"  # vLLM looks for them by other names than their checkpoints
 
+_UNREADABLE = {  # modules that transformers cannot read from these folders
+    "FalconAttention": "transformers cannot run Falcon's own linear layers once they are packed",
+    "Llama4TextExperts": "transformers reads Llama 4's experts one by one, and checkpoints store them as one tensor",
+}
+
 
 class _Scheme(NamedTuple):
     bits: int
@@ -90,8 +95,7 @@ class CompressedTensors:
         yield from refuse_by_kind(model, self.refuse)
         yield from refuse_unsplit(model)
         for name, module in model.model.named_modules():
-            if type(module).__name__ == "Llama4TextExperts":
-                reason = "transformers reads Llama 4's experts one by one, and checkpoints store them as one tensor"
+            if reason := _UNREADABLE.get(type(module).__name__):
                 yield FormatRefusal(name, reason, "a model of another family")
         schemes = {name: _scheme(held) for name, held in layers_of(model) if "[" in name}
         for name, scheme in schemes.items():

@@ -75,8 +75,11 @@ def factorize(gram: Tensor, damping: float) -> tuple[Tensor, float]:
         damped.diagonal().masked_fill_(gram.diagonal() <= 0, float(mean))
         factor, failed = torch.linalg.cholesky_ex(damped)
         if not failed:
+            if tries > 1:
+                logger.warning(
+                    "the second moments of some inputs have no inverse; damping raised to %g", damping
+                )
             return factor, damping
-        logger.warning("the second moments have no inverse at damping %g; trying %g", damping, damping * 10)
         damping *= 10
     raise SparsebitError(
         "the second moments of a layer's inputs have no inverse",

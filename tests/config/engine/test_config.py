@@ -101,6 +101,11 @@ def test_rules_in_an_override() -> None:
             ["W.QUANTIZER.BITT=4"],
             "override 'W.QUANTIZER.BITT=4': W.QUANTIZER.BITT: unknown key; did you mean 'BIT'?",
         ),
+        (
+            ["W.QUANTIZER={BIT:4}"],
+            "override 'W.QUANTIZER={BIT:4}': W.QUANTIZER.BIT:4: unknown key; "
+            "write 'BIT: 4', with a space after the colon",
+        ),
         (["W.QUANTIZER.BIT"], "override 'W.QUANTIZER.BIT': expected KEY=VALUE such as W.QUANTIZER.BIT=4"),
         (["=4"], "override '=4': expected KEY=VALUE such as W.QUANTIZER.BIT=4"),
         (["W..BIT=4"], "override 'W..BIT=4': expected KEY=VALUE such as W.QUANTIZER.BIT=4"),

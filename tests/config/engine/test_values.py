@@ -141,5 +141,6 @@ def test_options() -> None:
     assert read(values.OPTIONS, {"window": 8, "mode": "fast"}) == {"window": 8, "mode": "fast"}
     assert complaint(values.OPTIONS, [1])[0] == "names with values, such as {window: 8}"
     assert complaint(values.OPTIONS, {"a b": 1})[1] == "'a b' is not a name"
+    assert complaint(values.OPTIONS, {"a:1": None})[1] == "write 'a: 1', with a space after the colon"
     assert complaint(values.OPTIONS, {"a": [1]})[1] == "'a' holds [1]"
     assert complaint(values.OPTIONS, {"a": float("nan")})[1] == "'a' holds nan"

@@ -69,7 +69,7 @@ def test_stacked_experts_are_solved_without_data() -> None:
 
     for transposed in (False, True):
         block = Experts(transposed)
-        done = solve_without_data(block, lambda name: SPEC, Rtn())
+        done = solve_without_data(BlockRuns(block, [], []), lambda name: SPEC, Rtn())
         assert [str(one.matrix) for one in done] == ["down[0]", "down[1]", "down[2]"]
         for one, weight in zip(done, block.down, strict=True):
             view = weight.T if transposed else weight

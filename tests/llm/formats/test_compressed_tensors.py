@@ -139,6 +139,13 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
         llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
 
 
+def test_falcon_is_refused() -> None:
+    with pytest.raises(
+        SparsebitError, match=r"'transformer.h.0.self_attention' exactly.*Falcon's own linear"
+    ):
+        quantized("falcon").export("never", "compressed-tensors")
+
+
 def test_llama_4_is_refused_with_float_experts_too() -> None:
     config = {"METHOD": "rtn", "W": {"BIT": 4, "GROUP_SIZE": 32}, "IGNORE": ["*.experts", "*.router"]}
     small = llm.quantize(TRANSPOSED_EXPERTS["llama4"](), None, config, progress=False)

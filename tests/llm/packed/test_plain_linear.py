@@ -9,10 +9,7 @@ from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.models.llama4.configuration_llama4 import Llama4TextConfig
 from transformers.models.llama4.modeling_llama4 import Llama4Router
 
-from sparsebit import llm
-from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.packed.plain_linear import multiplies_only
-from tests.llm.models import DECODERS
 
 
 class Residual(nn.Linear):
@@ -58,9 +55,3 @@ def test_what_computes_a_product_only(module: nn.Module, expected: bool) -> None
     before = {name: value.clone() for name, value in module.named_parameters()}
     assert multiplies_only(module) is expected
     assert all(torch.equal(value, before[name]) for name, value in module.named_parameters())
-
-
-def test_falcons_layers_stay_packed() -> None:
-    small = llm.quantize(DECODERS["falcon"](), None, "w8", progress=False)
-    layers = [module for module in small.model.modules() if isinstance(module, PackedLinear)]
-    assert len(layers) == len(small.weights)
