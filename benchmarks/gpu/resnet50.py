@@ -108,8 +108,8 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Milliseconds and memory of a step in bfloat16, for each configuration and memory format.
 
-    ``floor_bytes`` is the memory that fake-quantization has to move: the floor of a step is the float step and the time for
-    this.
+    ``floor_bytes`` is the memory that fake-quantization has to move. The floor of a step is the float step and the time
+    that this takes.
     """
     for channels_last in formats:
         memory_format = torch.channels_last if channels_last else torch.contiguous_format

@@ -266,7 +266,7 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "resnet50_graphs": lambda bandwidth, found: ask_resnet50(bandwidth, found, True, "reduce-overhead"),
     "resnet50_forms": ask_resnet50_forms,
     "reconstruction": lambda bandwidth, found: show_rows(reconstruction.measure(), found),
-    "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(time_of), found),
+    "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(bandwidth, time_of), found),
     "calibration": lambda bandwidth, found: show_rows(calibration.measure(), found),
     "gptq": lambda bandwidth, found: show_rows(gptq.measure(), found),
     "tests": ask_tests,
