@@ -14,6 +14,7 @@ import copy
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -51,7 +52,7 @@ ROUNDS = 3
 KINDS = ("lsq", "uniform", "lsq+", "pact")
 
 
-def measure(seconds: float, batch: int = 64, size: int = 224) -> Iterator[dict[str, Any]]:
+def measure(seconds: float, bandwidth: float, batch: int = 64, size: int = 224) -> Iterator[dict[str, Any]]:
     """One row for each configuration that is compiled in time, and one of the check."""
     ends = time.monotonic() + seconds - 25  # what timing takes
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -73,12 +74,10 @@ def measure(seconds: float, batch: int = 64, size: int = 224) -> Iterator[dict[s
             row["ms"] = sorted(ms for ms in row["ms_of_rounds"] if ms is not None)[
                 len(row["ms_of_rounds"]) // 2
             ]
-            base = (
-                floats.setdefault(configuration[2], row)
-                if configuration[0] == FLOAT
-                else floats.get(configuration[2])
-            )
+            graphs = configuration[2] != "default"
+            base = floats.setdefault(graphs, row) if configuration[0] == FLOAT else floats.get(graphs)
             if base is not None:
+                row["floor_ms"] = base["ms"] + 1e3 * row["floor_bytes"] / bandwidth
                 row["over_float"] = row["ms"] / base["ms"]
                 row["memory_over_float"] = row["peak_mb"] / base["peak_mb"]
         yield from rows.values()
@@ -119,9 +118,16 @@ def _wait(process: subprocess.Popen[str], log: Path, ends: float) -> dict[str, A
             process.kill()
             return {
                 "error": "ended" if ended else "out of time",
-                "log": log.read_text(encoding="utf-8")[-1500:],
+                "log": last_error(log.read_text(encoding="utf-8")),
             }
         time.sleep(0.05)
+
+
+def last_error(log: str) -> str:
+    """The line of a log that says which error ended a process; its last line if there was none."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt|Exit)\b", line)]
+    return (errors or lines or [""])[-1]
 
 
 def _send(process: subprocess.Popen[str], word: str) -> None:
@@ -149,6 +155,7 @@ def run(model: str, form: str, mode: str, batch: int, size: int) -> None:
         for _ in range(30):
             net.train()(x)
     qmodel = net if model == FLOAT else resnet50.quantized(net, *resnet50.CONFIGS[model], x)
+    moved = 0 if model == FLOAT else fake_quant.PASSES * resnet50.quantized_bytes(qmodel, x)
     eager = gradients_of(copy.deepcopy(qmodel), lambda net: net, x, labels)
     torch.cuda.empty_cache()
     start = time.monotonic()
@@ -164,6 +171,7 @@ def run(model: str, form: str, mode: str, batch: int, size: int) -> None:
     _say(
         {
             "compile_s": seconds,
+            "floor_bytes": moved,
             "peak_mb": torch.cuda.max_memory_allocated() / 2**20,
             "reserved_mb": torch.cuda.memory_reserved() / 2**20,
             "fuses": snap_lowering.register_where_used(),

@@ -22,7 +22,14 @@ def prune(weight: Tensor) -> Tensor:
     return (fours * kept).flatten(1)
 
 
-def measure(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
+def floor_us(out: int, channels: int, batch: int, bandwidth: float, width: int = 2) -> float:
+    """What the memory of a 2:4 product takes: half of the weight, a bit for each value's position, x and the result."""
+    result = 4 if width == 1 else width  # integers are added up in int32
+    moved = out * channels * (width / 2 + 1 / 8) + batch * (channels * width + out * result)
+    return moved / bandwidth * 1e6
+
+
+def measure(bandwidth: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
     """Microseconds for each shape, batch and dtype, dense and 2:4, and how far the 2:4 product is from the dense."""
     for out, channels in SHAPES:
         weight = prune(torch.randn(out, channels, device="cuda", dtype=torch.bfloat16) / channels**0.5)
@@ -32,7 +39,12 @@ def measure(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
         for batch in BATCHES:
             x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
             exact = F.linear(x, weight)
-            row: dict[str, Any] = {"shape": [out, channels], "batch": batch}
+            row: dict[str, Any] = {
+                "shape": [out, channels],
+                "batch": batch,
+                "floor_us": floor_us(out, channels, batch, bandwidth),
+                "floor_int8_us": floor_us(out, channels, batch, bandwidth, 1),
+            }
             ways: dict[str, Callable[[], Tensor]] = {
                 "bf16": lambda w=weight, x=x: F.linear(x, w),
                 "bf16_24": lambda w=compressed, x=x: F.linear(x, w),
@@ -58,26 +70,29 @@ def measure(time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
                         f"  {name} of {row['shape']} at {batch}: {type(error).__name__}: {str(error)[:200]}"
                     )
             yield row
-    yield from measure_verb()
+    yield from measure_verb(bandwidth)
 
 
-def measure_verb() -> Iterator[dict[str, Any]]:
+def measure_verb(bandwidth: float) -> Iterator[dict[str, Any]]:
     """What ``use_sparse_kernels`` chooses for a layer of each shape at each batch, and how far its results are."""
     for out, channels in SHAPES:
         for batch in BATCHES:
-            layer = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
-            layer.weight.data = prune(layer.weight.data)
+            linear = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
+            linear.weight.data = prune(linear.weight.data)
+            layer = nn.Sequential(linear)
             x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
             with torch.no_grad():
                 exact = layer(x).float()
-                (found,) = use_sparse_kernels(layer, x).layers
+                (found,) = use_sparse_kernels(layer, x, int8=True).layers
                 error = float((layer(x).float() - exact).norm() / exact.norm())
             yield {
                 "shape": [out, channels],
                 "batch": batch,
-                "verb": "2:4" if found.used else "dense",
+                "floor_us": floor_us(out, channels, batch, bandwidth),
+                "verb": "2:4 int8" if found.int8 else "2:4" if found.used else "dense",
                 "dense_us": found.dense_us,
                 "sparse_us": found.sparse_us,
+                "int8_us": found.int8_us,
                 "error": error,
                 "reason": found.reason,
             }

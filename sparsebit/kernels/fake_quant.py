@@ -194,7 +194,7 @@ class _Snap(torch.autograd.Function):
         settings: tuple[SnapKernels, SnapBackward, float, Tensor | None],
     ) -> Tensor:
         ctx.save_for_backward(x, scale, zero_point)
-        ctx.settings = settings
+        ctx.settings, ctx.stride = settings, x.stride()
         return settings[0].snap(x, scale, zero_point)
 
     @staticmethod
@@ -207,6 +207,8 @@ class _Snap(torch.autograd.Function):
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
     _, backward, number, factor = ctx.settings
+    if x.stride() != ctx.stride:  # hooks on saved tensors may return another memory format (``save_on_cpu``)
+        x = torch.empty_strided(x.shape, ctx.stride, dtype=x.dtype, device=x.device).copy_(x)
     return *backward(grad, x, scale, zero_point, number, factor), None
 
 

@@ -1,11 +1,12 @@
 """Linear layers with 2:4 weights on the GPU: torch's semi-structured kernels, in the layers where they are faster.
 
 They are faster with many vectors and slower with few, so every layer is measured with the number of vectors in an
-example.
+example. Products in int8 (``int8_linear``) are measured too, where the caller allows them.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,11 +22,12 @@ from torch.nn.utils.parametrize import is_parametrized
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.run import evaluating
+from sparsebit.sparse.int8_linear import SIZES, Int8Linear
 
 # Medians of so many rounds; in each, both products are called so often, one after the other.
 ROUNDS, CALLS = 7, 10
 
-_times: dict[tuple[Any, ...], tuple[float, float]] = {}  # dense and 2:4, measured once in a process
+_times: dict[tuple[Any, ...], tuple[float, ...]] = {}  # dense, 2:4 and int8, measured once in a process
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class SparseLinear:
         layer: its dotted name.
         shape: of its weight, (outputs, inputs).
         vectors: how many it multiplies in one call of the model.
-        dense_us, sparse_us: microseconds of both products in one call of the model; None if they were not measured.
-        used: whether the layer has the 2:4 kernel now.
+        dense_us, sparse_us, int8_us: microseconds of the dense and the 2:4 product, and of that in int8, in one call of
+            the model; None if it was not measured.
+        used: whether the layer has a 2:4 kernel now.
+        int8: whether that kernel multiplies in int8.
         reason: why it was not measured.
     """
 
@@ -46,7 +50,9 @@ class SparseLinear:
     vectors: int = 0
     dense_us: float | None = None
     sparse_us: float | None = None
+    int8_us: float | None = None
     used: bool = False
+    int8: bool = False
     reason: str = ""
 
 
@@ -61,11 +67,12 @@ class SparseKernelReport:
     def __rich__(self) -> Table:
         used = sum(layer.used for layer in self.layers)
         table = Table(title=f"2:4 kernels in {used} of {len(self.layers)} linear layers")
-        for header in ("layer", "weight", "vectors", "dense us", "2:4 us", "chosen"):
+        for header in ("layer", "weight", "vectors", "dense us", "2:4 us", "2:4 int8 us", "chosen"):
             table.add_column(header, justify="right" if header.endswith("us") else "left")
         for layer in self.layers:
-            times = [f"{us:.1f}" if us is not None else "" for us in (layer.dense_us, layer.sparse_us)]
-            chosen = layer.reason or ("2:4" if layer.used else "dense")
+            measured = (layer.dense_us, layer.sparse_us, layer.int8_us)
+            times = [f"{us:.1f}" if us is not None else "" for us in measured]
+            chosen = layer.reason or ("2:4 int8" if layer.int8 else "2:4" if layer.used else "dense")
             weight = "x".join(str(size) for size in layer.shape)
             table.add_row(layer.layer, weight, str(layer.vectors or ""), *times, chosen)
         return table
@@ -73,19 +80,23 @@ class SparseKernelReport:
     __str__ = as_text
 
 
-def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs: Any) -> SparseKernelReport:
+def use_sparse_kernels(
+    model: nn.Module, *example_inputs: Any, int8: bool = False, **example_kwargs: Any
+) -> SparseKernelReport:
     """Give linear layers with 2:4 weights the GPU's 2:4 kernels if these are faster on inputs like the example.
 
     The model is changed, for inference: the weights of these layers become compressed tensors without gradients. Save
-    it before. Both products of each layer are measured with as many vectors as the example has; a measurement is reused
+    it before. The products of each layer are measured with as many vectors as the example has; a measurement is reused
     for layers of the same size in this process.
 
     Args:
         model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are considered.
         example_inputs, example_kwargs: the arguments of one call, of the size that the model will be used with.
+        int8: also measure products in int8, and use them where they are the fastest. They round weights by output and
+            inputs by vector, so results change: evaluate the model afterwards.
 
     Returns:
-        Every linear layer with both times and the choice; print it.
+        Every linear layer with its times and the choice; print it.
     """
     if not isinstance(model, nn.Module):
         raise SparsebitError(
@@ -109,7 +120,7 @@ def use_sparse_kernels(model: nn.Module, *example_inputs: Any, **example_kwargs:
         elif not vectors[name]:
             layers.append(SparseLinear(name, shape, reason="dense: the example does not use it"))
         else:
-            layers.append(_choose(name, module, vectors[name]))
+            layers.append(_choose(model, name, module, vectors[name], int8))
     return SparseKernelReport(tuple(layers))
 
 
@@ -184,42 +195,63 @@ def compress(weight: Tensor) -> Tensor:
 
 
 def measure_products(
-    weight: Tensor, compressed: Tensor, bias: Tensor | None, vectors: int
-) -> tuple[float, float]:
-    """Median microseconds of the dense and the 2:4 product, called in turns in the way the layer calls them."""
-    key = (tuple(weight.shape), vectors, weight.dtype, weight.device, bias is not None)
+    weight: Tensor, compressed: Tensor, bias: Tensor | None, vectors: int, layer: nn.Module | None = None
+) -> tuple[float, ...]:
+    """Median microseconds of the dense product, the 2:4 product and that of an int8 layer, if there is one.
+
+    They are called in turns, in the way the model calls them.
+    """
+    key = (tuple(weight.shape), vectors, weight.dtype, weight.device, bias is not None, layer is not None)
     if key not in _times:
         x = torch.randn(vectors, weight.shape[1], dtype=weight.dtype, device=weight.device)
-        spans: dict[int, list[float]] = {0: [], 1: []}
+        ways: list[Callable[[Tensor], Tensor]] = [
+            functools.partial(F.linear, weight=held, bias=bias) for held in (weight, compressed)
+        ]
+        ways += [] if layer is None else [layer]
+        spans: list[list[float]] = [[] for _ in ways]
         with torch.no_grad(), torch.cuda.device(weight.device):
             for _ in range(ROUNDS + 1):
-                for which, held in enumerate((weight, compressed)):
+                for multiply, times in zip(ways, spans, strict=True):
                     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                     start.record()
                     for _ in range(CALLS):
-                        F.linear(x, held, bias)
+                        multiply(x)
                     end.record()
                     end.synchronize()
-                    spans[which].append(1000 * start.elapsed_time(end) / CALLS)
+                    times.append(1000 * start.elapsed_time(end) / CALLS)
         # The first round warms up.
-        dense, sparse = (sorted(times[1:])[ROUNDS // 2] for times in spans.values())
-        _times[key] = dense, sparse
+        _times[key] = tuple(sorted(times[1:])[ROUNDS // 2] for times in spans)
     return _times[key]
 
 
-def _choose(name: str, module: Any, vectors: Counter[int]) -> SparseLinear:
-    """Measure one layer, and replace its weight where the 2:4 product is faster over one call of the model."""
-    shape, total = tuple(module.weight.shape), sum(vectors.elements())
+def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int8: bool) -> SparseLinear:
+    """Measure one layer, and use the product that is the fastest over one call of the model."""
+    weight, total = module.weight, sum(vectors.elements())
+    shape = tuple(weight.shape)
+    # A model that is the layer cannot get another one in its place.
+    takes_int8 = int8 and module is not model and not any(size % SIZES for size in shape)
     try:
-        compressed = compress(module.weight)
-        times = {count: measure_products(module.weight, compressed, module.bias, count) for count in vectors}
+        compressed = compress(weight)
+        rounded = Int8Linear(weight, module.bias) if takes_int8 else None
+        times = {
+            count: measure_products(weight, compressed, module.bias, count, rounded) for count in vectors
+        }
     except RuntimeError as error:  # torch says so for sizes that its kernels do not take
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return SparseLinear(name, shape, total, reason=f"dense: {reason}")
-    dense, sparse = (sum(calls * times[count][which] for count, calls in vectors.items()) for which in (0, 1))
-    if sparse < dense:
+    us = [
+        sum(calls * times[n][way] for n, calls in vectors.items()) for way in range(2 + (rounded is not None))
+    ]
+    fastest = us.index(min(us))
+    if fastest == 1:
         module.weight = nn.Parameter(compressed, requires_grad=False)
-    return SparseLinear(name, shape, total, dense, sparse, used=sparse < dense)
+    elif fastest == 2:
+        assert rounded is not None
+        rounded.train(module.training)
+        for parent in model.modules():
+            for own in [own for own, child in parent._modules.items() if child is module]:
+                setattr(parent, own, rounded)
+    return SparseLinear(name, shape, total, *us, used=fastest > 0, int8=fastest == 2)
 
 
 def _refusal(refused: Mapping[str, str]) -> SparsebitError:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("triton")
 
-from benchmarks.gpu import run
+from benchmarks.gpu import resnet50, resnet50_forms, run
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -50,7 +51,8 @@ def test_rows_are_in_the_file_when_a_question_fails_or_its_time_is_up(
     }
     assert found["fine"]["rows"] == found["long"]["rows"] == [{"number": n} for n in range(3)]
     assert "error" not in found["fine"] and found["fine"]["copy_bytes_per_second"] == 1e12
-    assert "TimeIsUp" in found["long"]["error"] and "no kernel" in found["wrong"]["error"]
+    assert found["long"]["error"].endswith("TimeIsUp: the time of this question is up")
+    assert found["wrong"]["error"] == "ValueError: no kernel"
 
 
 def test_calls_ask_known_questions_and_fit_ten_minutes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,3 +73,26 @@ def test_what_is_not_understood_is_said(
     with pytest.raises(SystemExit):
         run.main(words)
     assert said in capsys.readouterr().err
+
+
+def test_the_floor_of_a_step_is_the_float_step_and_what_quantizers_move() -> None:
+    floats: dict[Any, dict[str, Any]] = {}
+    rows = [{"ms": 10.0, "floor_bytes": 0}, {"ms": 15.0, "floor_bytes": 2e9}]
+    found = [run.add_floor(row, floats, True, 1e12) for row in rows]
+    assert [row["floor_ms"] for row in found] == [10.0, 12.0]
+
+
+def test_every_quantized_tensor_counts_for_the_floor() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 1))
+    model = resnet50.quantized(net, "lsq", 4, torch.randn(8, 3, 6, 6))
+    assert len(model.quantizers) == 4
+    weights, activations = 4 * 3 * 9 + 4 * 4, 3 * 36 + 4 * 16
+    assert resnet50.quantized_bytes(model, torch.randn(2, 3, 6, 6)) == 4 * (weights + 2 * activations)
+
+
+def test_the_error_of_a_process_is_one_line_of_its_log() -> None:
+    log = 'Traceback (most recent call last):\n  File "x.py", line 3\nRuntimeError: no memory\nDebugging:\n- a hint\n\n'
+    assert resnet50_forms.last_error(log) == "RuntimeError: no memory"
+    assert resnet50_forms.last_error(
+        "it is compiled\n"
+    ) == "it is compiled" and not resnet50_forms.last_error("")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.gpu.fake_quant import Case, compare, draw_cases
-from sparsebit.kernels.fake_quant import snap_fused
+from sparsebit.kernels.fake_quant import snap_fused, snap_with
 from sparsebit.numerics import CodeType, Grid
 
 
@@ -27,3 +30,30 @@ def test_nan_and_infinity_end_as_in_the_reference() -> None:
 
 def test_other_devices_and_dtypes_are_left_to_the_reference() -> None:
     assert snap_fused(torch.ones(3), torch.ones(1), torch.zeros(1), -8, 7) is None
+
+
+class PlainKernels:
+    """Stands for prepared kernels: sums of a gradient by channel, of tensors in the memory order they are made for."""
+
+    def __init__(self, stride: tuple[int, ...]) -> None:
+        self.stride = stride
+
+    def snap(self, x: Tensor, *_: Any) -> Tensor:
+        return x.clone()
+
+    def backward(self, *_: bool) -> Any:
+        def compute(grad: Tensor, x: Tensor, scale: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+            assert x.stride() == self.stride
+            return grad.clone(), (grad * x).sum((0, 2, 3)), None
+
+        return compute
+
+
+def test_hooks_may_return_what_was_kept_in_another_memory_format() -> None:
+    """As ``save_on_cpu`` does with pinned memory: the kernels would read the channels of other values."""
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    scale = torch.ones(3, requires_grad=True)
+    kernels: Any = PlainKernels(x.stride())
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor.contiguous()):
+        snap_with(kernels, x, scale, torch.zeros(3), 1.0).backward(torch.ones(2, 3, 4, 4))
+    torch.testing.assert_close(scale.grad, x.sum((0, 2, 3)))

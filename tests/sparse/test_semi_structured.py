@@ -15,6 +15,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.sparse import prune as sparsebit_prune
 from sparsebit.sparse import semi_structured as subject
 from sparsebit.sparse import use_sparse_kernels
+from sparsebit.sparse.int8_linear import Int8Linear
 
 
 def net() -> nn.Sequential:
@@ -30,12 +31,14 @@ def net() -> nn.Sequential:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """As on a GPU, with these times for weights of these numbers of outputs."""
 
-    def use(times: dict[int, tuple[float, float]]) -> list[Any]:
+    def use(times: dict[int, tuple[float, ...]]) -> list[Any]:
         asked: list[Any] = []
 
-        def measure(weight: Tensor, compressed: Tensor, bias: Any, vectors: int) -> tuple[float, float]:
+        def measure(
+            weight: Tensor, compressed: Tensor, bias: Any, vectors: int, layer: Any
+        ) -> tuple[float, ...]:
             asked.append((tuple(weight.shape), vectors))
-            return times[weight.shape[0]]
+            return times[weight.shape[0]][: 2 + (layer is not None)]
 
         monkeypatch.setattr(subject, "measure_products", measure)
         monkeypatch.setattr(subject, "compress", lambda weight: weight.detach().clone())
@@ -82,6 +85,36 @@ def test_a_layer_that_is_called_twice_counts_with_both_calls(on_a_gpu: Callable[
     used, unused = use_sparse_kernels(Twice(), torch.randn(8, 64)).layers
     assert used.vectors == 10 and used.dense_us == 20.0 and used.sparse_us == 8.0 and used.used
     assert not unused.used and unused.reason == "dense: the example does not use it"
+
+
+def test_int8_where_it_is_allowed_and_the_fastest(on_a_gpu: Callable[..., list[Any]]) -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = net()
+            self.first = self.body[0]  # the same layer by another name
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x)
+
+    times = {128: (30.0, 20.0, 10.0), 64: (30.0, 20.0, 25.0), 4: (9.0, 8.0, 1.0)}
+    on_a_gpu(times)
+    x = torch.randn(3, 5, 64)
+    assert not any(layer.int8 for layer in use_sparse_kernels(Shared(), x).layers)
+    model = Shared().eval()
+    model.body[3].weight.data = prune(model.body[3].weight.data)
+    expected = model(x)
+    report = use_sparse_kernels(model, x, int8=True)
+    first, second, last = report.layers
+    assert first.int8 and first.used and first.int8_us == 10.0
+    assert isinstance(model.body[0], Int8Linear) and model.first is model.body[0] and not model.first.training
+    assert second.used and not second.int8 and second.int8_us == 25.0
+    assert last.used and last.int8_us is None  # 4 outputs are too few for the int8 kernel
+    assert "2:4 int8" in next(line for line in str(report).splitlines() if "128x64" in line)
+    assert 0 < (model(x) - expected).norm() < 0.02 * expected.norm()
+    alone = net()[0]
+    (layer,) = use_sparse_kernels(alone, x, int8=True).layers
+    assert layer.used and layer.int8_us is None  # nothing can stand in its place
 
 
 def test_sizes_that_the_kernels_refuse_stay_dense_with_the_reason(

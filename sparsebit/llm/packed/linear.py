@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -88,6 +90,10 @@ class PackedLinear(PackedLayer):
         if self._made is None or self._made[0] is not self.packed or self._made[1] is not kind:
             self._made = self.packed, kind, kind.of(self.held)
         return self._made[2]
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self._made = None  # it is a copy of what was there before
 
     def extra_repr(self) -> str:
         """Sizes and grid, shown when the model is printed."""

@@ -72,7 +72,16 @@ class WeightGroups:
         """Groups of consecutive weights, as slices of the found ones."""
         key = tuple(
             [
-                (id(q), w.shape, w.stride(), w.dtype, w.get_device(), scale.shape, scale.requires_grad)
+                (
+                    id(q),
+                    q.code.bits,
+                    w.shape,
+                    w.stride(),
+                    w.dtype,
+                    w.get_device(),
+                    scale.shape,
+                    scale.requires_grad,
+                )
                 for w, q, scale in found
             ]
         )

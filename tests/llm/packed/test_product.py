@@ -60,12 +60,14 @@ def test_float32_and_many_vectors_use_the_exact_weight() -> None:
     assert torch.equal(layer(many), F.linear(many, held.numbers(torch.bfloat16)) + 1)
 
 
-def test_a_new_weight_is_used_at_once() -> None:
-    layer, other = PackedLinear(packed("int4_full"), None), packed("int4")
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_new_weight_is_used_at_once(assign: bool) -> None:
+    layer, other = PackedLinear(packed("int4"), None), PackedLinear(packed("int4"), None)
+    other.scale.mul_(2)
     x = torch.randn(1, 256).bfloat16()
     before = layer(x)
-    layer.load_state_dict(PackedLinear(other, None).state_dict(), assign=True)
-    assert not torch.equal(layer(x), before)
+    layer.load_state_dict(other.state_dict(), assign=assign)
+    assert torch.equal(layer(x), other(x)) and not torch.equal(layer(x), before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

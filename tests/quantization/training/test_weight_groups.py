@@ -8,7 +8,7 @@ from torch import nn
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.training import weight_groups
-from sparsebit.quantization.training.weight_groups import _divide, _is_plain, _member
+from sparsebit.quantization.training.weight_groups import WeightGroups, _divide, _is_plain, _member
 from tests.quantization.nets import config
 
 
@@ -66,3 +66,17 @@ def test_nothing_is_ready_after_a_forward() -> None:
     qmodel = qat_model("lsq")
     qmodel(torch.randn(4, 16)).sum().backward()
     assert all(quantizer.ready is None for quantizer in qmodel.quantizers.values())
+
+
+def test_other_bits_need_another_group() -> None:
+    groups, found = WeightGroups(), weights_of(qat_model("uniform"))[:2]
+
+    def ends() -> set[int]:
+        ((_, group),) = groups._grouped([(weight, one, one.scale) for weight, one in found])
+        return {member.high for member in group.members}
+
+    assert ends() == {127}
+    for weight, quantizer in found:
+        quantizer.set_bit(4)
+        quantizer.observe_whole(weight)
+    assert ends() == {7}
