@@ -293,6 +293,8 @@ class _Check:
     def report(self) -> CheckReport:
         """The report of all calls so far."""
         outputs = tuple(tally.agreement() for tally in self.outputs.values())
+        if not any(tally.finite for tally in self.outputs.values()) and not self.problems:
+            self.problems.append("nothing was compared: all outputs are empty, or hold NaN or infinity only")
         if self.pieces is None:
             self.problems += [
                 f"output {output.name!r}: {output}" for output in outputs if output.sqnr_db < LOWEST_SQNR
