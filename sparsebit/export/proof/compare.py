@@ -96,6 +96,8 @@ def check(
         raise ExportError(
             error.message,
             where=exported.path.name,
+            expected=error.expected,
+            got=error.got,
             hint="check=False writes the file without running it; another target may write the operator differently",
         ) from error
     if checked is None:
