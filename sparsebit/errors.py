@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sparsebit.display import printable
+
 
 class SparsebitError(Exception):
     """Base class of all errors that this library raises.
@@ -37,7 +39,8 @@ class SparsebitError(Exception):
         )
         present = [(label.rstrip(), text) for label, text in labelled if text]
         width = max((len(label) for label, _ in present), default=0)
-        super().__init__("\n".join([message, *(f"  {label:<{width}} {text}" for label, text in present)]))
+        text = "\n".join([message, *(f"  {label:<{width}} {text}" for label, text in present)])
+        super().__init__(printable(text))  # names may come from a file
 
 
 class CaptureError(SparsebitError):

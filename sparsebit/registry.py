@@ -83,7 +83,8 @@ class Registry(Mapping[str, T]):
             near = difflib.get_close_matches(name.lower(), self._items, n=1)
             advice = f"did you mean {near[0]!r}? " if near else ""
             raise RegistryError(
-                f"no {self.kind} named {name!r}", hint=f"{advice}there are: {', '.join(sorted(self._items))}"
+                f"no {self.kind} named {name!r:.80}",
+                hint=f"{advice}there are: {', '.join(sorted(self._items))}",
             ) from None
 
     def __contains__(self, name: object) -> bool:

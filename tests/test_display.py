@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections import OrderedDict
 
 import pytest
+import torch
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
+from torch import nn
 
 from sparsebit.display import as_text, fit, in_notebook, print_to, printable, short_bytes, short_number
+from sparsebit.quantization import QuantModel
+from sparsebit.sparse import SparseModel
 from tests.quantization.nets import quantized
 
 NAME = "features.denseblock4.denselayer16.conv2"
@@ -94,3 +99,15 @@ def test_a_terminal_shows_names_as_text_and_keeps_its_own_colours() -> None:
     assert text.count(r"[red]a\x1b[2J") == 2 and "\x1b[2J" not in text
     assert "\x1b[1m" in text and text.startswith("[red]a") and text.endswith("\u2518\n")
     assert printable("two\n\tlines \u4e2d\u6587") == "two\n\tlines \u4e2d\u6587"
+
+
+def test_names_of_layers_do_not_steer_a_terminal() -> None:
+    net = nn.Sequential(
+        OrderedDict({"a\x1b[31m": nn.Linear(4, 16), "relu": nn.ReLU(), "b": nn.Linear(16, 4)})
+    )
+    x = torch.randn(2, 4)
+    qmodel = QuantModel(net.eval(), "int8_onnxruntime", x)
+    smodel = SparseModel(net, {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}, x)
+    for value in (qmodel, qmodel.plan, smodel.groups(), smodel.report(), smodel.model.capture_report):
+        assert "\x1b" not in str(value)
+    assert r"a\x1b[31m" in str(qmodel.plan) and r"a\x1b[31m" in repr(qmodel)

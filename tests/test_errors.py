@@ -21,7 +21,7 @@ from sparsebit.errors import (
     located,
     with_article,
 )
-from sparsebit.quantization import QuantModel
+from sparsebit.quantization import OBSERVERS, QuantModel, parse_qconfig
 
 PARTS = {"where": "net.py:12", "expected": "a tensor", "got": "a list", "hint": "wrap it in torch.stack"}
 KINDS = [
@@ -122,3 +122,13 @@ def test_another_hint_for_what_is_not_a_saved_model() -> None:
         raise damaged("a.json", "x", got="y")
     with pytest.raises(ConfigError, match=r"^other$"), advised("remove it"):
         raise ConfigError("other")
+
+
+def test_names_from_files_do_not_steer_a_terminal() -> None:
+    error = SparsebitError("no layer 'a\x1b[31m'", hint="rename \u202e it\nhere")
+    assert str(error) == "no layer 'a\\x1b[31m'\n  next: rename \\u202e it\nhere"
+    with pytest.raises(ConfigError, match=r"W.a\\x1b\[31m: unknown key"):
+        parse_qconfig({"W": {"a\x1b[31m": 1}})
+    with pytest.raises(RegistryError) as unknown:
+        OBSERVERS["a" * 5000]
+    assert len(str(unknown.value)) < 500

@@ -8,7 +8,7 @@ from rich.table import Table
 from torch.fx import GraphModule
 
 from sparsebit.display import in_notebook, short_bytes, short_number
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.ops.binding import bind
 from sparsebit.graph.ops.estimate import estimate_macs, weights_of
 from sparsebit.graph.ops.spec import place
@@ -107,6 +107,12 @@ def cost(gm: GraphModule) -> CostReport:
 
     Raises ``GraphError`` if no shapes are recorded: they come from the example inputs of ``capture``.
     """
+    if not isinstance(gm, GraphModule):
+        raise GraphError(
+            "only a captured model has a cost",
+            got=with_article(type(gm).__name__),
+            hint="pass sparsebit.capture(model, inputs)",
+        )
     counted: set[int] = set()
     rows = []
     for node in gm.graph.nodes:

@@ -6,9 +6,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from sparsebit.batches.calls import Call, show_shapes
 from sparsebit.batches.reading import DataError
+from sparsebit.errors import SparsebitError
 
 Loss = Callable[..., Tensor]
 
@@ -22,6 +25,13 @@ def call_loss(loss: Loss, output: Any, rest: Sequence[Any]) -> Tensor:
         >>> call_loss(torch.nn.functional.mse_loss, 2 * weight, (torch.zeros(2),))
         tensor(4., grad_fn=<MseLossBackward0>)
     """
+    if isinstance(loss, type) or not callable(loss):
+        raise DataError(
+            "the loss is not a function",
+            expected="loss(output, *rest), where rest is what a batch holds after the inputs, such as labels",
+            got=f"{loss!r:.80}",
+            hint=f"pass an object of the class: {loss.__name__}()" if isinstance(loss, type) else None,
+        )
     try:
         inspect.signature(getattr(loss, "forward", loss)).bind(output, *rest)
     except ValueError:  # code without a signature
@@ -32,7 +42,19 @@ def call_loss(loss: Loss, output: Any, rest: Sequence[Any]) -> Tensor:
             expected="loss(output, *rest), where rest is what a batch holds after the inputs, such as labels",
             got=str(error),
         ) from None
-    return require_loss(loss(output, *rest))
+    try:
+        value = loss(output, *rest)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        if isinstance(error, SparsebitError):
+            raise
+        raise DataError(
+            f"the loss raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            got=show_shapes(Call((output, *rest))),
+            hint="check the labels: many losses need whole numbers (int64), or the type of the output",
+        ) from error
+    return require_loss(value)
 
 
 def require_loss(value: Any) -> Tensor:

@@ -229,6 +229,8 @@ def _opset(markers: Markers, asked: int | None) -> int:
         )
         # weights of a product with a float input are stored in blocks, which need a later opset
         return max(DEFAULT_OPSET, lowest, BLOCK_OPSET if matrices_alone and not markers.dynamic else 0)
+    if not isinstance(asked, int):
+        raise ExportError("opset_version is not a number", got=f"{asked!r:.80}")
     if asked > HIGHEST_OPSET:
         raise ExportError("opset too high", expected=f"at most {HIGHEST_OPSET}", got=str(asked))
     if asked < lowest:
@@ -243,10 +245,17 @@ def _opset(markers: Markers, asked: int | None) -> int:
 
 def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[str]:
     """The requested names, or the model's own."""
-    if asked is not None and (len(asked) != len(own) or len(set(asked)) != len(asked)):
+    if asked is None:
+        return list(own)
+    if (
+        not isinstance(asked, Sequence)
+        or not all(isinstance(name, str) and name and name.isprintable() for name in asked)
+        or len(set(asked)) != len(own)
+        or len(asked) != len(own)
+    ):
         raise ExportError(
             f"{kind} does not fit the model",
             expected=f"{len(own)} different names, for {', '.join(own)}",
-            got=repr(list(asked)),
+            got=f"{asked!r:.200}",
         )
-    return list(own if asked is None else asked)
+    return list(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import Call, ModelInputs
+from sparsebit.batches import Call, ModelInputs, read_batches
 from sparsebit.batches.calls import require_dense
 from sparsebit.display import in_notebook
 from sparsebit.errors import ExportError, with_article
@@ -74,7 +74,7 @@ def export_onnx(
     extra_info: bool = False,
     *,
     check: bool = True,
-    calls: Iterable[Any] = (),
+    calls: Any = None,
     target: str | None = None,
     fixed_sizes: bool = False,
     quantized: bool = True,
@@ -93,7 +93,7 @@ def export_onnx(
         verbose: log the whole report instead of its summary.
         extra_info: also write the width of every quantized tensor into the metadata of its nodes.
         check: run the file in ONNX Runtime and compare; a mismatch is an error, and an existing file stays.
-        calls: inputs to compare on, such as calibration data, each as ``dummy_data``. By default that itself.
+        calls: inputs to compare on: batches such as calibration data, each as ``dummy_data``. By default that itself.
         target: the runtime to write for; by default the one the model was planned for.
         fixed_sizes: fix every size that ``dynamic_axes`` does not name, including the batch.
         quantized: write all calibrated quantizers, even if they are switched off. False writes the float model.
@@ -104,7 +104,9 @@ def export_onnx(
     path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
     inputs = ModelInputs.of(model)
     args, kwargs = inputs.call(dummy_data)
-    compared = [inputs.call(one) for one in calls] or [Call(args, kwargs)]
+    compared = [Call(args, kwargs)]
+    if calls is not None:
+        compared = [inputs.call(one) for one in read_batches(calls)]
     graph = on_cpu(graph_of(model, args, kwargs))
     path = path if path.suffix else path.with_suffix(".onnx")
     chosen = target or str(getattr(getattr(model, "plan", None), "target", "onnxruntime"))

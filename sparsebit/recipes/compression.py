@@ -108,7 +108,7 @@ def compress(
         )
     goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
     functions = {"metric": metric, "latency": latency, "finetune": finetune, "on_trial": on_trial}
-    _require_arguments(model, functions, ratios, time_budget)
+    _require_arguments(model, functions, ratios, time_budget, seed)
     batches = list(read_batches(data))
     if example_inputs is None and example_kwargs is None:
         examples = example_from(model, batches[0])
@@ -162,7 +162,7 @@ def compress(
 
 
 def _require_arguments(
-    model: nn.Module, functions: Mapping[str, object], ratios: Sequence[float], time_budget: float
+    model: nn.Module, functions: Mapping[str, object], ratios: Sequence[float], time_budget: float, seed: int
 ) -> None:
     """Raise for what would only be found out in the middle of a search."""
     if next(model.parameters(), None) is None:
@@ -170,12 +170,16 @@ def _require_arguments(
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise SparsebitError(f"{name} is a function {_FUNCTIONS[name]}", got=f"{function!r:.80}")
-    if not ratios or not all(isinstance(ratio, int | float) and 0 <= ratio < 1 for ratio in ratios):
+    fractions = list(ratios) if isinstance(ratios, Sequence) else []
+    if not fractions or not all(isinstance(ratio, int | float) and 0 <= ratio < 1 for ratio in fractions):
         raise SparsebitError(
-            "ratios: expected the fractions to prune, each at least 0 and less than 1", got=f"{ratios!r:.80}"
+            "ratios: expected a list of fractions to prune, each at least 0 and less than 1",
+            got=f"{ratios!r:.80}",
         )
     if not isinstance(time_budget, int | float) or not time_budget >= 0:
         raise SparsebitError("time_budget: expected a number of seconds", got=f"{time_budget!r:.80}")
+    if not isinstance(seed, int):
+        raise SparsebitError("seed: expected a whole number", got=f"{seed!r:.80}")
 
 
 def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:

@@ -25,6 +25,7 @@ from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.space import LEVELS, Level, Structure, Variant, structures
 from sparsebit.recipes.state import State, digest_batch, digest_model
 from sparsebit.recipes.trial import Trial
+from sparsebit.runtime.timing import measured_seconds
 from sparsebit.targets import TARGETS
 
 Metric = Callable[[nn.Module], float]
@@ -236,7 +237,7 @@ class Search:
         seconds = None
         if self.latency is not None:
             inputs, kwargs = self.candidates.examples
-            seconds = self.latency(capture(self.candidates.model, inputs, kwargs))
+            seconds = measured_seconds(self.latency, capture(self.candidates.model, inputs, kwargs))
             self._pace = 1.0
         metric = self._metric_of(self.candidates.model)
         if not math.isfinite(metric):
@@ -267,7 +268,7 @@ class Search:
             if isinstance(self.latency, RuntimeClock) and self.base.seconds is not None:
                 inputs, kwargs = self.candidates.examples
                 self._pace = self.base.seconds / self.latency(capture(self.candidates.model, inputs, kwargs))
-        return self._pace * self.latency(model)
+        return self._pace * measured_seconds(self.latency, model)
 
     def _clock(self, latency: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
         if latency is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import yaml
 
 from sparsebit.analysis import ErrorProfile, LayerError, profile
 from sparsebit.analysis.size import float_bytes, quantized_bytes
+from sparsebit.errors import SparsebitError
 from sparsebit.export import CheckReport
 from sparsebit.export.proof.report import FLOAT_BETWEEN_INTEGERS
 from sparsebit.quantization import QuantModel
@@ -66,6 +68,8 @@ def collect(
         batches: how many batches to profile on.
         progress: whether to show it; by default on a terminal.
     """
+    for what, pair in (("accuracy", accuracy), ("size", size), ("latency", latency)):
+        _require_pair(what, pair)
     errors = errors or profile(qmodel, data, batches, progress=progress)
     pictures = histograms(qmodel, data, batches)
     before = float_bytes(qmodel) if pruning is None else 4 * pruning.params_before
@@ -101,6 +105,16 @@ def made_with() -> tuple[tuple[str, str], ...]:
     """The versions and the machine, for reproducing it."""
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads"
     return (("torch", str(torch.__version__)), ("Python", platform.python_version()), ("machine", machine))
+
+
+def _require_pair(what: str, pair: object) -> None:
+    numbers = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (None,)
+    if pair is not None and not all(isinstance(one, Real) for one in numbers):
+        raise SparsebitError(
+            f"{what} is not a pair of numbers",
+            expected=f"the {what} of the float model and that of the quantized model",
+            got=f"{pair!r:.80}",
+        )
 
 
 def _accuracy(pair: Pair) -> Measure:

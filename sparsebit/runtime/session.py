@@ -31,6 +31,16 @@ class InputInfo:
     shape: tuple[int | str | None, ...]
     dtype: Any
 
+    def fits(self, array: Any) -> bool:
+        """Whether an array has the declared dimensions; a file may leave their number open."""
+        shape = np.shape(array)
+        if not self.shape:
+            return True
+        return len(shape) == len(self.shape) and all(
+            not isinstance(wanted, int) or wanted == size
+            for wanted, size in zip(self.shape, shape, strict=True)
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
@@ -53,6 +63,16 @@ class Session:
                 expected=", ".join(value.name for value in self.inputs),
                 got=", ".join(feed) or "no inputs",
             ) from None
+        for (
+            value
+        ) in self.inputs:  # OpenVINO returns empty results for arrays that do not fit a free dimension
+            if not value.fits(given[value.name]):
+                raise SessionError(
+                    f"input {value.name!r} has another size than the file declares",
+                    where=self.source,
+                    expected=str(list(value.shape)),
+                    got=str(list(np.shape(given[value.name]))),
+                )
         try:
             return self.execute(given)
         except SparsebitError:

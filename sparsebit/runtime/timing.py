@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+from sparsebit.errors import SparsebitError
 from sparsebit.progress import progress
 
 ROUNDS = 15
@@ -14,6 +17,7 @@ SHORTEST_TURN = 0.002  # seconds; a shorter call is repeated within its turn
 WARM_UP = 2  # calls that also fill caches and plan memory
 NOISY = 2.0  # the 90 % quantile of the ratios over the 10 % quantile
 Call = Callable[[], object]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,31 @@ def time_call(call: Call, *, seconds: float = 0.2, rounds: int = ROUNDS) -> floa
         True
     """
     return compare_latency({"call": call}, seconds=seconds, rounds=rounds, shown=False)["call"].median
+
+
+def measured_seconds(clock: Callable[[T], float], subject: T) -> float:
+    """The seconds that a user's function measures (``latency=``, ``measure=``); an error if it returns no time.
+
+    Example:
+        >>> measured_seconds(lambda model: 0.5, "model")
+        0.5
+    """
+    if not callable(clock):
+        raise SparsebitError(
+            "latency is measured by a function", expected="a function to seconds", got=f"{clock!r:.80}"
+        )
+    found: object = clock(subject)
+    try:
+        seconds = float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise SparsebitError(
+            "the function that measures latency did not return a time",
+            expected="seconds, more than 0",
+            got=f"{found!r:.80}",
+        )
+    return seconds
 
 
 class PairedClock:

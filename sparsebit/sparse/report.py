@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from torch import Tensor
 
-from sparsebit.display import in_notebook
+from sparsebit.display import in_notebook, printable
 from sparsebit.errors import SparsebitError
 from sparsebit.sparse.choose.budget import Reached
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
@@ -65,7 +65,7 @@ class SparseReport:
             text += f"\n{self.reached}"
         lines = [f"  {row.name}: {row.note}" for row in self.unchanged]
         text = "\n".join([text, *(["not pruned:", *lines] if lines else [])])
-        return f"{text}\n{self.statistics}" if self.statistics else text
+        return printable(f"{text}\n{self.statistics}" if self.statistics else text)
 
 
 def make_report(pruner: Pruner, kept: Mapping[str, Tensor]) -> SparseReport:

@@ -126,6 +126,10 @@ def test_rows_say_where_and_what() -> None:
 def test_a_graph_without_shapes_is_refused_with_the_way_out() -> None:
     with pytest.raises(GraphError, match=r"no shape is recorded[\s\S]*node '_0'[\s\S]*example inputs"):
         cost(fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2))))
+    with pytest.raises(
+        GraphError, match=r"only a captured model has a cost[\s\S]*a Linear[\s\S]*capture\(model"
+    ):
+        cost(nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
 class Mystery(nn.Module):

@@ -29,9 +29,24 @@ def test_a_batch_without_labels_is_told(loss: Any) -> None:
     assert "missing a required argument: 'target'" in str(error.value)
 
 
-def test_a_name_is_no_loss() -> None:
-    with pytest.raises(DataError, match="'cross_entropy' is not a callable"):
+def test_a_name_or_a_class_is_no_loss() -> None:
+    with pytest.raises(DataError, match=r"the loss is not a function[\s\S]*'cross_entropy'"):
         call_loss("cross_entropy", OUTPUT, (LABELS,))  # type: ignore[arg-type]
+    with pytest.raises(
+        DataError, match=r"the loss is not a function[\s\S]*an object .*: CrossEntropyLoss\(\)"
+    ):
+        call_loss(nn.CrossEntropyLoss, OUTPUT, (LABELS,))
+
+
+def test_what_a_loss_raises_is_told_with_its_arguments() -> None:
+    with pytest.raises(DataError, match=r"loss raised RuntimeError: .*\n.*float32\[3, 2\], float32\[3\]"):
+        call_loss(F.cross_entropy, OUTPUT, (LABELS.float(),))
+
+    def too_large(output: Any, target: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(torch.OutOfMemoryError):
+        call_loss(too_large, OUTPUT, (LABELS,))
 
 
 def test_code_without_a_signature_is_called() -> None:

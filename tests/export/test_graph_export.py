@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -230,6 +231,8 @@ def test_opsets(tmp_path: Path) -> None:
         export_graph(narrow.model, (x,), path=tmp_path / "no.onnx", opset=13)
     with pytest.raises(ExportError, match="at most 25"):
         export_graph(narrow.model, (x,), path=tmp_path / "no.onnx", opset=99)
+    with pytest.raises(ExportError, match="opset_version is not a number"):
+        export_graph(narrow.model, (x,), path=tmp_path / "no.onnx", opset="20")  # type: ignore[arg-type]
     with pytest.raises(RegistryError):
         export_graph(narrow.model, (x,), path=tmp_path / "no.onnx", target="toaster")
 
@@ -273,3 +276,10 @@ def test_an_input_and_an_output_have_different_names(tmp_path: Path) -> None:
         export_graph(
             capture(nn.Linear(3, 3), x), (x,), path=tmp_path / "a.onnx", input_names=["a"], output_names=["a"]
         )
+
+
+@pytest.mark.parametrize("names", [[""], [3], ["a\0"], ["a\n"], "image", 3, ["a", "b"]])
+def test_names_are_texts(tmp_path: Path, names: Any) -> None:
+    x = torch.randn(2, 3)
+    with pytest.raises(ExportError, match="input_names does not fit the model"):
+        export_graph(capture(nn.Linear(3, 3), x), (x,), path=tmp_path / "a.onnx", input_names=names)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from sparsebit import capture
+from sparsebit.batches import DataError
 from sparsebit.errors import CaptureError
 from sparsebit.export import ExportError, export_onnx
 from sparsebit.export import export_onnx as verb
@@ -42,6 +43,12 @@ def test_what_is_compared_on_is_batches_of_data(tmp_path: Path) -> None:
     qmodel = quantized(Residual(), x)
     done = export_onnx(qmodel, x, tmp_path / "net", calls=[x, (x[:1], torch.tensor([1]))])
     assert done.report is not None and done.report.ok
+    one = export_onnx(qmodel, x, tmp_path / "net", calls=x).report
+    assert one is not None and one.outputs[0].samples == 2
+    with pytest.raises(DataError, match="int cannot be read as data"):
+        export_onnx(qmodel, x, tmp_path / "other", calls=3)
+    with pytest.raises(ExportError, match="nothing was compared: all outputs are empty"):
+        export_onnx(qmodel, x[:0], tmp_path / "other")
     with pytest.raises(CaptureError, match="argument 'x' was a tensor"):
         export_onnx(qmodel, x, tmp_path / "other", calls=["x"])
     assert not (tmp_path / "other.onnx").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,21 @@ def test_mistakes_are_told_before_any_work(net: nn.Module, batches: Batches) -> 
     for wrong in ({"max_drop": -1.0}, {"speedup": 0.0}, {"size": -2.0}):
         with pytest.raises(SparsebitError, match=f"{next(iter(wrong))}: expected"):
             compress(net, batches, **wrong)  # type: ignore[arg-type]
-    for broken in ({"time_budget": -1.0}, {"time_budget": "9"}, {"ratios": []}, {"ratios": [0.1, 1.0]}):
+    for broken in (
+        {"time_budget": -1.0},
+        {"time_budget": "9"},
+        {"ratios": []},
+        {"ratios": [0.1, 1.0]},
+        {"ratios": 0.5},
+        {"seed": "1"},
+    ):
         with pytest.raises(SparsebitError, match=f"{next(iter(broken))}: expected"):
             compress(net, batches, **broken)  # type: ignore[arg-type]
     for name in ("latency", "finetune", "on_trial"):
         with pytest.raises(SparsebitError, match=f"{name} is a function"):
             compress(net, batches, **{name: "train"})  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match="did not return a time"):
+        compress(net, batches, speedup=1.5, latency=lambda model: math.nan)
     with pytest.raises(SparsebitError, match="Flatten has no parameters"):
         compress(nn.Flatten().eval(), batches)
 

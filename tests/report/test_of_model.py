@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from sparsebit.config import load_sconfig
+from sparsebit.errors import SparsebitError
 from sparsebit.export import CheckReport, IntegerOp
 from sparsebit.report import collect
 from sparsebit.report.of_model import made_with
@@ -20,6 +24,12 @@ def test_every_layer_has_its_errors_and_the_pictures_of_its_tensors() -> None:
     assert [shown.name for shown in stem.histograms] == ["stem.weight", "images"]
     assert report.layers[1].weight_bits == 4 and report.layers[2].weight_bits is None
     assert [measure.name for measure in report.measures] == ["accuracy", "size", "latency"]
+
+
+@pytest.mark.parametrize("wrong", [{"accuracy": 0.9}, {"size": ("1 MB", "2 MB")}, {"latency": (1, 2, 3)}])
+def test_numbers_come_in_pairs(wrong: Any) -> None:
+    with pytest.raises(SparsebitError, match=f"{next(iter(wrong))} is not a pair of numbers"):
+        collect(quantized(), batches()[:1], **wrong)
 
 
 def test_pruning_the_check_and_configs_are_on_the_page() -> None:

@@ -45,8 +45,13 @@ def test_a_model_runs_from_memory_and_from_a_file(runtime: str, isolated: bool, 
     with pytest.raises(SessionError, match=r"input 'y' is missing[\s\S]*expected: x, y[\s\S]*got: +x"):
         session.run({"x": feed["x"]})
     with pytest.raises(SessionError, match=f"{runtime} could not run the model: .+") as caught:
-        session.run({"x": "words", "y": feed["y"]})
+        session.run({"x": np.array([["a", "b", "c"]]), "y": feed["y"]})
     assert caught.value.where == str(path)
+    for wrong in (np.ones((2, 5), np.float32), np.ones(6, np.float32), "words"):
+        with pytest.raises(
+            SessionError, match=r"input 'x' has another size[\s\S]*expected: .* 3\]\n.*got: +\["
+        ):
+            session.run({"x": wrong, "y": feed["y"]})
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])

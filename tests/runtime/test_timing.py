@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from sparsebit.errors import SparsebitError
 from sparsebit.runtime import PairedClock, Ratio, compare_latency, time_call, timing
+from sparsebit.runtime.timing import measured_seconds
 
 
 class Machine:
@@ -72,3 +76,11 @@ def test_clocked_models_stay_comparable_when_the_machine_gets_busier(machine: Ma
 
 def test_one_call_is_its_median(machine: Machine) -> None:
     assert time_call(machine.call("a", 0.25), rounds=1) == 0.25
+
+
+@pytest.mark.parametrize("found", [math.nan, math.inf, 0, -1.0, "fast", None])
+def test_a_function_that_measures_returns_a_time(found: Any) -> None:
+    with pytest.raises(SparsebitError, match=r"did not return a time\n.*seconds, more than 0"):
+        measured_seconds(lambda model: found, "model")
+    with pytest.raises(SparsebitError, match="latency is measured by a function"):
+        measured_seconds(found, "model")

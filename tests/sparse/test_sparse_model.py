@@ -43,6 +43,8 @@ def test_a_target_of_latency_asks_the_function() -> None:
         return float(asked[-1])
 
     smodel = make(TARGET="latency", ROUND_TO=1)
+    with pytest.raises(SparsebitError, match="did not return a time"):
+        smodel.calc_params(latency=lambda model: float("nan"))
     smodel.calc_params(latency=latency)
     assert 2 < len(asked) <= 10
     assert smodel.report().params_after <= asked[0] / 2

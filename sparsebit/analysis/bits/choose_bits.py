@@ -17,6 +17,7 @@ from sparsebit.analysis.pareto_front import pareto_front
 from sparsebit.config import QConfig
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError
+from sparsebit.runtime.timing import measured_seconds
 from sparsebit.storage.typed import to_plain
 
 BudgetKind = Literal["size", "bops", "latency"]
@@ -225,7 +226,7 @@ def measure_latencies(found: Sensitivity, measure: Callable[[QConfig], float]) -
         measure: seconds that the model takes with a config; called once for every tensor and width, and once before.
             ``runtime_latency`` measures one in ONNX Runtime.
     """
-    base = measure(found.config)
+    base = measured_seconds(measure, found.config)
     change: dict[str, dict[int, float]] = {}
     for choice in found.choices:
         change[choice.name] = {}
@@ -234,7 +235,7 @@ def measure_latencies(found: Sensitivity, measure: Callable[[QConfig], float]) -
             config = with_layer_bits(
                 found.config, names if choice.side == "W" else None, names if choice.side == "A" else None
             )
-            change[choice.name][width] = measure(config) - base
+            change[choice.name][width] = measured_seconds(measure, config) - base
     return LatencyTable(base=base, change=change)
 
 

@@ -48,8 +48,10 @@ class Curvature:
             raise SparsebitError(
                 f"there is no curvature {self.kind!r}", expected=" or ".join(get_args(CurvatureKind))
             )
-        if not isinstance(self.samples, int) or self.samples < 1:
-            raise SparsebitError("samples: expected 1 or more", got=f"{self.samples!r:.80}")
+        for name, least in (("samples", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise SparsebitError(f"{name}: expected {least} or more", got=f"{value!r:.80}")
 
 
 class Probe:
@@ -96,6 +98,11 @@ class Probe:
         gradients = torch.autograd.grad(
             result, tensors, create_graph=twice, retain_graph=True, allow_unused=True
         )
+        if all(gradient is None for gradient in gradients):
+            raise SparsebitError(
+                "the loss does not depend on any quantized tensor",
+                hint="compute it from the outputs of the model, the first argument of the loss",
+            )
         if not twice:
             return {
                 name: gradient.detach().square()
@@ -107,6 +114,8 @@ class Probe:
             for n, t, g in zip(values, tensors, gradients, strict=True)
             if g is not None and g.requires_grad
         ]
+        if not linked:  # a loss that is linear in every tensor
+            return {}
         signs = [self._signs(t) for _, t, _ in linked]
         bent = torch.autograd.grad(
             [g for *_, g in linked], [t for _, t, _ in linked], signs, retain_graph=True, allow_unused=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -123,6 +124,8 @@ def sensitivity(
     """
     if not isinstance(metric, Curvature) and metric not in get_args(Metric):
         raise SparsebitError(f"there is no metric {metric!r:.80}", expected=", ".join(get_args(Metric)))
+    if not sides or not set(sides) <= set(get_args(Side)):
+        raise SparsebitError("sides: expected some of 'W' and 'A'", got=f"{sides!r:.80}")
     curvature: Curvature | None = None
     if metric != "output":
         curvature = metric if isinstance(metric, Curvature) else Curvature(kind=metric)
@@ -158,7 +161,13 @@ def sensitivity(
             else:
                 measured = _by_output(qmodel, calls)
         assert measured is not None
-        errors[choice.name][width] = measured(choice)
+        error = errors[choice.name][width] = measured(choice)
+        if not math.isfinite(error):
+            raise SparsebitError(
+                f"the error of {choice.name!r} at {width} bits is not a finite number",
+                got=str(error),
+                hint="look at the data, the outputs of the model and the loss",
+            )
     return Sensitivity(
         choices=tuple(choices),
         errors=errors,

@@ -96,6 +96,8 @@ def check(
         raise ExportError(
             error.message,
             where=exported.path.name,
+            expected=error.expected,
+            got=error.got,
             hint="check=False writes the file without running it; another target may write the operator differently",
         ) from error
     if checked is None:
@@ -293,6 +295,8 @@ class _Check:
     def report(self) -> CheckReport:
         """The report of all calls so far."""
         outputs = tuple(tally.agreement() for tally in self.outputs.values())
+        if not any(tally.finite for tally in self.outputs.values()) and not self.problems:
+            self.problems.append("nothing was compared: all outputs are empty, or hold NaN or infinity only")
         if self.pieces is None:
             self.problems += [
                 f"output {output.name!r}: {output}" for output in outputs if output.sqnr_db < LOWEST_SQNR

@@ -43,7 +43,7 @@ class OutputTally:
     def __init__(self, name: str) -> None:
         self.name = name
         self.difference = self.largest = self.signal = self.noise = 0.0
-        self.samples = self.same = 0
+        self.samples = self.same = self.finite = 0
         self.classes = True
         self.piece_error: float | None = None
 
@@ -61,6 +61,7 @@ class OutputTally:
         wide = np.complex128 if wanted.is_complex() else np.float64
         left, right = a.astype(wide), b.astype(wide)
         known = np.isfinite(right) & np.isfinite(left)
+        self.finite += int(np.count_nonzero(known))
         apart = np.abs(left - right)[known]
         self.difference = max(self.difference, float(apart.max(initial=0)))
         self.largest = max(self.largest, float(np.abs(right[known]).max(initial=0)))

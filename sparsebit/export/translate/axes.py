@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -135,8 +135,7 @@ def named_axes(
                 expected=f"one of {', '.join(ranks)}",
             )
         rank = ranks[name]
-        pairs = axes.items() if isinstance(axes, Mapping) else [(axis, "") for axis in axes]
-        for axis, label in pairs:
+        for axis, label in _labelled(name, axes):
             if rank is not None and not -rank <= axis < rank:
                 raise ExportError(f"dynamic_axes: {name!r} has no axis {axis}", got=f"{rank} dimensions")
             place = axis % rank if rank else axis
@@ -152,6 +151,22 @@ def named_axes(
                     hint="give them different names: a runtime takes axes of one name to be equally long",
                 )
     return found
+
+
+def _labelled(name: str, axes: object) -> list[tuple[int, str]]:
+    """The axes of one input or output and their names, which are empty if none were given."""
+    pairs: list[Any] = [axes]
+    if isinstance(axes, Mapping):
+        pairs = list(axes.items())
+    elif isinstance(axes, Sequence) and not isinstance(axes, str):
+        pairs = [(axis, "") for axis in axes]
+    if any(not isinstance(pair, tuple) or list(map(type, pair)) != [int, str] for pair in pairs):
+        raise ExportError(
+            f"dynamic_axes: the axes of {name!r} are not numbers with names",
+            expected="a list of numbers such as [0], or a dict of names such as {0: 'batch'}",
+            got=f"{axes!r:.80}",
+        )
+    return pairs
 
 
 def resized(inputs: Sequence[Tensor], names: Sequence[str], axes: AxisNames) -> list[Tensor] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparsebit.display import printable
 from sparsebit.graph.capture.call.input_size import InputSize
 from sparsebit.graph.capture.source import Source
 
@@ -45,4 +46,4 @@ class CaptureReport:
     def __str__(self) -> str:
         lines = [f"captured by {self.frontend or 'hand'}"]
         notes = [f"  {note.kind}: {note}" for note in self.notes]
-        return "\n".join([*lines, *(f"  size: {size}" for size in self.sizes), *notes])
+        return printable("\n".join([*lines, *(f"  size: {size}" for size in self.sizes), *notes]))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sparsebit.config import Side, TensorSpec
-from sparsebit.display import in_notebook
+from sparsebit.display import in_notebook, printable
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import Layout
 from sparsebit.quantization.observers import OBSERVERS
@@ -120,7 +120,7 @@ class QuantPlan:
             lines.append(f"in float ({len(left)} inputs of operators)")
             lines += [f"  {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def _spec_to_dict(spec: TensorSpec) -> dict[str, Any]:

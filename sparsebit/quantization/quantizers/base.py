@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
+from sparsebit.display import printable
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
@@ -395,6 +396,6 @@ class Quantizer(nn.Module):
         if self.scale.numel():
             numbers = f" scale {measured.span(self.scale)}"
             numbers += "" if self.spec.symmetric else f" zero point {measured.span(self.zero_point)}"
-        return f"{self.side} {self.name}: {self.spec}{numbers}{state}"
+        return printable(f"{self.side} {self.name}: {self.spec}{numbers}{state}")
 
     extra_repr = describe

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from sparsebit.display import in_notebook
+from sparsebit.display import in_notebook, printable
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall
 
@@ -171,7 +171,7 @@ class ChannelGroups(Sequence[Group]):
             others = f" with {', '.join(group.producers[1:])}" if group.producers[1:] else ""
             state = f"; cannot shrink: {group.frozen}" if group.frozen else ""
             lines.append(f"{group.name}: {group.channels} channels{blocks}{others}{state}")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
 
 def mask_tensors(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.ops import bind, op_name
+from sparsebit.runtime.timing import measured_seconds
 from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
 from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.choose.budget import (
@@ -128,7 +129,7 @@ class ChannelPruner(Pruner):
             if target != "latency":
                 return self.cost.params(kept) if target == "params" else self.cost.macs(kept)
             assert latency is not None
-            return latency(shrink_graph(self.gm, self.plan(kept)))
+            return measured_seconds(latency, shrink_graph(self.gm, self.plan(kept)))
 
         before = measure({})
         wanted = (1 - ratio) * before

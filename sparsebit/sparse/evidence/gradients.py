@@ -119,6 +119,11 @@ class Gradients:
                 gradients = torch.autograd.grad(
                     value, wanted, create_graph=bool(self.second), allow_unused=True
                 )
+                if all(one is None for one in gradients):
+                    raise DataError(
+                        "the loss does not depend on the weights that are pruned",
+                        hint="compute it from the output of the model, the first argument of the loss",
+                    )
                 self._update_all(dict(zip(self.tensors, gradients, strict=True)))
         except NotImplementedError as error:
             raise DataError(

@@ -55,6 +55,13 @@ def test_a_loss_may_be_given(
     assert all(by[4] >= 0 for by in found.errors.values()) and any(by[4] > 0 for by in found.errors.values())
 
 
+def test_a_loss_that_is_linear_in_every_tensor_has_no_curvature() -> None:
+    metric = Curvature(kind="hessian", loss=lambda output, *_: output.sum())
+    layer, data = nn.Linear(3, 2), [torch.ones(2, 3)]
+    found = sensitivity(layer, CONFIG, data, example_inputs=data[0], bits=(4,), metric=metric, progress=False)
+    assert found.errors == {"weight": {4: 0.0}}
+
+
 def test_it_is_the_same_every_time_and_changes_nothing(
     net: nn.Module, batches: list[tuple[Tensor, Tensor]]
 ) -> None:
@@ -82,6 +89,14 @@ def test_mistakes_are_told(net: nn.Module, batches: list[tuple[Tensor, Tensor]])
         Curvature(kind="hesse")  # type: ignore[arg-type]
     with pytest.raises(SparsebitError, match="samples: expected 1 or more"):
         Curvature(samples=0)
+    with pytest.raises(SparsebitError, match="seed: expected 0 or more"):
+        Curvature(seed="1")  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match=r"sides: expected some of 'W' and 'A'"):
+        measured(net, batches, sides=("weights",))
+    with pytest.raises(SparsebitError, match="the loss does not depend on any quantized tensor"):
+        measured(net, batches, metric=Curvature(loss=lambda *_: torch.ones((), requires_grad=True)))
+    with pytest.raises(SparsebitError, match=r"the error of 'stem.weight' at 2 bits is not a finite number"):
+        measured(net, batches, metric=Curvature(loss=lambda output, *_: output.sum() * torch.nan))
     with pytest.raises(SparsebitError, match="no metric 'hesse'"):
         measured(net, batches, metric="hesse")
     with pytest.raises(SparsebitError, match="gave no batch"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -59,3 +61,12 @@ def test_the_capture_says_what_is_fixed() -> None:
 def test_axes_belong_to_names() -> None:
     with pytest.raises(ExportError, match=r"dynamic_axes names inputs and outputs(.|\n)*\{'input': \[0\]\}"):
         named_axes([0], ["input"], [], [torch.zeros(2)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "axes", [0, "batch", None, [0.5], {"0": "batch"}, {0: 5}, {0: "n", "1": "m"}, {0: torch.export.Dim("n")}]
+)
+def test_axes_are_numbers_with_names(axes: Any) -> None:
+    with pytest.raises(ExportError, match=r"axes of 'x' are not numbers with names\n.*\{0: 'batch'\}"):
+        named_axes({"x": axes}, ["x"], [], [torch.zeros(2, 3)])
+    assert named_axes({"x": []}, ["x"], [], [torch.zeros(2, 3)]) == {}

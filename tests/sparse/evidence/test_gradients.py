@@ -99,6 +99,7 @@ def test_a_loss_in_the_output_needs_no_other() -> None:
         (DATA, None, "no loss to differentiate"),
         (DATA, lambda output, target: output, "not a number that depends on the weights"),
         (DATA, lambda output, target: output.detach().sum(), "not a number that depends on the weights"),
+        (DATA, lambda *_: torch.ones((), requires_grad=True), "loss does not depend on the weights that are"),
         ([()], functional.cross_entropy, "an empty tuple"),
     ],
 )
