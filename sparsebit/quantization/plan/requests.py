@@ -220,7 +220,7 @@ class Requests:
                 if inputs is None:
                     if request.rule.weight:
                         self.narrow.add(request.node)
-                        self.refused[request.node] += ", and it is too small to quantize that for"
+                        self.refused[request.node] += ", and the operator is too small to quantize it for"
                     continue
                 request = replace(request, inputs=inputs)
                 joined.append(request)
