@@ -12,7 +12,10 @@ _FUSED = ("relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "leaky_re
 TENSORRT = Target(
     name="tensorrt",
     rules={
-        **{op: OpRule(weight=True, because="the inputs of operators with weights are quantized") for op in _WEIGHTED},
+        **{
+            op: OpRule(weight=True, because="the inputs of operators with weights are quantized")
+            for op in _WEIGHTED
+        },
         "matmul": OpRule(because="both inputs of a batched product"),
         "add": OpRule(
             when="joins",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -143,22 +144,21 @@ def sensitivity(
     errors: dict[str, dict[int, float]] = {c.name: {} for c in choices}
     widths = sorted({width for found in allowed.values() for width in found})
     work = [(width, choice) for width in widths for choice in choices if width in allowed[choice.side]]
-    measured: Callable[[Choice], float] | None = None
-    current = None
-    for width, choice in shown(work, "measuring sensitivity", shown=progress):
+    steps = shown(work, "measuring sensitivity", shown=progress)
+    for width, group in itertools.groupby(steps, key=lambda step: step[0]):
         if width == FLOAT:
-            errors[choice.name][width] = 0.0
+            for _, choice in group:
+                errors[choice.name][width] = 0.0
             continue
-        if width != current:
-            current = width
-            mine = [c for w, c in work if w == width]
-            _recalibrate(qmodel, mine, width, kept)
-            if curvature is not None:
-                measured = _by_curvature(qmodel, calls, rest, mine, curvature)
-            else:
-                measured = _by_output(qmodel, calls)
-        assert measured is not None
-        errors[choice.name][width] = measured(choice)
+        mine = [choice for at, choice in work if at == width]
+        _recalibrate(qmodel, mine, width, kept)
+        error = (
+            _by_output(qmodel, calls)
+            if curvature is None
+            else _by_curvature(qmodel, calls, rest, mine, curvature)
+        )
+        for _, choice in group:
+            errors[choice.name][width] = error(choice)
     return Sensitivity(
         choices=tuple(choices),
         errors=errors,
