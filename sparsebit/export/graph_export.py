@@ -127,10 +127,10 @@ def export_graph(
         draft = stack.enter_context(ModelDraft(path))
         flat = FlatGraph(gm).eval()
         stateful = writes_in_place(flat.body)
-        if written := written_tensors(gm):
+        if kept := written_tensors(gm):
             logger.warning(
                 "calls of the model change %s; calls of the file do not: each starts from the values at export",
-                ", ".join(written[:3]),
+                ", ".join(kept[:3]),
             )
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
@@ -140,7 +140,9 @@ def export_graph(
             results = run_example(flat, inputs, markers)
         opset = _opset(markers, opset)
         names = _names("input_names", input_names, flat.input_names)
-        outputs = _names("output_names", output_names, own_output_names(gm, len(results), names), taken=names)
+        outputs = _names("output_names", output_names, own_output_names(gm, len(results), names))
+        if both := sorted(set(names) & set(outputs)):
+            raise ExportError(f"{both[0]!r} names an input and an output", hint="give them different names")
         proven = fixed_axes(gm, names)
         request = TranslationRequest(
             flat,
@@ -239,17 +241,12 @@ def _opset(markers: Markers, asked: int | None) -> int:
     return asked
 
 
-def _names(
-    kind: str, asked: Sequence[str] | None, own: Sequence[str], taken: Sequence[str] = ()
-) -> list[str]:
-    """The requested names, or the model's own; an error if they do not fit, or one of them is ``taken``."""
+def _names(kind: str, asked: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    """The requested names, or the model's own."""
     if asked is not None and (len(asked) != len(own) or len(set(asked)) != len(asked)):
         raise ExportError(
             f"{kind} does not fit the model",
             expected=f"{len(own)} different names, for {', '.join(own)}",
             got=repr(list(asked)),
         )
-    names = list(own if asked is None else asked)
-    if both := sorted(set(names) & set(taken)):
-        raise ExportError(f"{both[0]!r} names an input and an output", hint="give them different names")
-    return names
+    return list(own if asked is None else asked)
