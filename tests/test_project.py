@@ -206,6 +206,18 @@ def test_both_readmes_have_the_same_examples() -> None:
     assert printed == same
 
 
+def test_both_readmes_have_the_same_sections_links_and_figures() -> None:
+    number = re.compile(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d")
+    found = []
+    for document in ("README.md", "README.zh-CN.md"):
+        lines = (ROOT / document).read_text(encoding="utf-8").splitlines()
+        links = {link for line in lines for link in re.findall(r"\]\((.*?)\)", line)}
+        rows = [sorted(number.findall(line)) for line in lines if line.startswith("|")]
+        levels = [line.partition(" ")[0] for line in lines if line.startswith("#")]
+        found.append((levels, links - {"README.md", "README.zh-CN.md"}, rows))
+    assert found[0] == found[1]
+
+
 # Written in pieces, so that this file does not contain what it looks for.
 REGISTRY_ADDRESSES = tuple(
     "".join(pieces)

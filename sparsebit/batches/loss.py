@@ -38,7 +38,7 @@ def call_loss(loss: Loss, output: Any, rest: Sequence[Any]) -> Tensor:
         pass
     except TypeError as error:
         raise DataError(
-            f"the loss cannot be called with the output and {len(rest)} more from the batch",
+            f"the loss cannot be called with the output and {len(rest)} more values of the batch",
             expected="loss(output, *rest), where rest is what a batch holds after the inputs, such as labels",
             got=str(error),
         ) from None

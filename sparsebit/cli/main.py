@@ -121,9 +121,7 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except SparsebitError as error:
-        return _fail(error, USER_MISTAKE, as_json, debug)
-    except OSError as error:  # a disk that is full, a folder that may not be written to
+    except (SparsebitError, OSError) as error:  # OSError: a full disk, a folder without permission
         return _fail(error, USER_MISTAKE, as_json, debug)
     except Exception as error:
         return _fail(error, TROUBLE, as_json, debug)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
 from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError, located
-from sparsebit.llm.blocks.calls import run_model
+from sparsebit.llm.blocks.calls import BlockRuns, run_model
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.solve import run_block
@@ -76,11 +76,36 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
     if budget.MEASURE == "kl":
         for name in source.blocks:
             source.fill(name)
-    errors: dict[str, dict[int, float]] = {}
-    costs: dict[str, dict[int, float]] = {}
-    choices: dict[str, WidthChoice] = {}
-    elements = 0
-    ids = ids.to(source.device)
+    found = _measure(source, plan, budget, route, ids.to(source.device))
+    allowed = budget.BYTES or budget.BITS * found.elements / 8
+    program = Program(errors=found.errors, costs=found.bytes)
+    chosen = program.solve(allowed)
+    if chosen is None:
+        least, elements = program.cost(program.cheapest()), found.elements
+        raise SparsebitError(
+            f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales included",
+            expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits per weight",
+            hint=f"raise the budget to at least {8 * least / elements:.2f} bits"
+            + (", or allow narrower BUDGET.WIDTHS" if min(budget.WIDTHS) > 2 else ""),
+        )
+    for name, width in chosen.items():
+        choice = found.choices[name]
+        for matrix in choice.matrices:
+            plan.set_bits(f"{choice.block}.{matrix.name}", width)
+
+
+@dataclass
+class _Measured:
+    """What is chosen, and by its name the error and the bytes of every width."""
+
+    choices: dict[str, WidthChoice] = field(default_factory=dict)
+    errors: dict[str, dict[int, float]] = field(default_factory=dict)
+    bytes: dict[str, dict[int, float]] = field(default_factory=dict)
+    elements: int = 0  # of all choices
+
+
+def _measure(source: WeightSource, plan: Plan, budget: BudgetSection, route: Route, ids: Tensor) -> _Measured:
+    found = _Measured()
     predict = partial(run_model, source.model)
     wanted = log_probabilities(predict, ids) if budget.MEASURE == "kl" else None
     stream = Stream(source.model, route, ids.split(BATCH))
@@ -92,42 +117,43 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
             parameters = {
                 key: one for key, one in block.named_parameters() if _is_chosen(plan.spec(f"{name}.{key}"))
             }
-            for stage in find_stages(runs, parameters):
-                choice = WidthChoice(
-                    name, tuple(matrix for group in stage.groups for matrix in group.matrices)
-                )
-                choices[choice.name] = choice
+            for choice in _choices(name, runs, parameters):
                 shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
-                elements += sum(shape.numel() for shape in shapes)
-                errors[choice.name], costs[choice.name] = {}, {}
-                for width in _held_widths(source.model, plan, choice, shapes, budget):
+                found.choices[choice.name] = choice
+                found.elements += sum(shape.numel() for shape in shapes)
+                widths = _held_widths(source.model, plan, choice, shapes, budget)
+                found.bytes[choice.name] = {
+                    width: _bytes_at(plan, choice, shapes, width, budget.FORMATS) for width in widths
+                }
+                errors = found.errors[choice.name] = {}
+                for width in widths:
                     with located(choice.name), _rounded(plan, choice, parameters, width):
-                        if wanted is not None:
-                            lost = divergence(wanted, log_probabilities(predict, ids))
+                        if wanted is None:
+                            errors[width] = _output_error(runs, outputs[0])
                         else:
-                            found = [token_error(runs.run(n), one) for n, one in enumerate(outputs[0])]
-                            lost = float(torch.stack(found).mean())
-                    errors[choice.name][width] = lost
-                    in_file = max([width, *(FORMATS[one]().file_bits(width) for one in budget.FORMATS)])
-                    specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
-                    costs[choice.name][width] = sum(
-                        stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True)
-                    )
+                            errors[width] = divergence(wanted, log_probabilities(predict, ids))
             stream.advance_last(runs, outputs)
-    allowed = budget.BYTES or budget.BITS * elements / 8
-    program = Program(errors=errors, costs=costs)
-    chosen = program.solve(allowed)
-    if chosen is None:
-        least = program.cost(program.cheapest())
-        raise SparsebitError(
-            f"no choice of widths fits: the narrowest take {least:.0f} bytes, scales included",
-            expected=f"at most {allowed:.0f} bytes, or {8 * allowed / elements:.2f} bits per weight",
-            hint=f"raise the budget to at least {8 * least / elements:.2f} bits"
-            + (", or allow narrower BUDGET.WIDTHS" if min(budget.WIDTHS) > 2 else ""),
-        )
-    for name, width in chosen.items():
-        for matrix in choices[name].matrices:
-            plan.set_bits(f"{choices[name].block}.{matrix.name}", width)
+    return found
+
+
+def _choices(block: str, runs: BlockRuns, parameters: Mapping[str, Tensor]) -> Iterator[WidthChoice]:
+    for stage in find_stages(runs, parameters):
+        yield WidthChoice(block, tuple(matrix for group in stage.groups for matrix in group.matrices))
+
+
+def _output_error(runs: BlockRuns, outputs: Sequence[Tensor]) -> float:
+    """How far the first result of a block is from what it was, over all batches."""
+    errors = [token_error(runs.run(index), wanted) for index, wanted in enumerate(outputs)]
+    return float(torch.stack(errors).mean())
+
+
+def _bytes_at(
+    plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], width: int, formats: Sequence[str]
+) -> float:
+    """Bytes of the weights of a choice where they take most: in one of the formats, or in memory."""
+    in_file = max([width, *(FORMATS[name]().file_bits(width) for name in formats)])
+    specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
+    return sum(stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True))
 
 
 def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> None:

@@ -118,7 +118,7 @@ class ExportReport:
             )
             if self.tie_cost > self.rounding_cost:
                 lines.append(
-                    f"  rounded with other last bits it costs up to {self.tie_cost:.2g} nats in torch, "
+                    f"  if their last bits differ, it costs up to {self.tie_cost:.2g} nats in torch, "
                     "for example where two experts are nearly tied and the other one is chosen"
                 )
         return "\n".join(lines)

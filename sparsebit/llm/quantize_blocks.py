@@ -77,10 +77,7 @@ def _quantize(
     if tokenizer is None and source.folder is not None:
         tokenizer = read_tokenizer(source.folder)
     pipeline = Pipeline.of(settings.METHOD)
-    sequences = _sequences(settings, pipeline, data, tokenizer)
-    if sequences is not None:
-        require_known(sequences, source.model)
-        require_positions(sequences.shape[1], source.model, "CALIBRATION.LENGTH: ")
+    sequences = _sequences(source.model, settings, pipeline, data, tokenizer)
     if is_distributed():
         keeps = "in a folder" if folder is not None else "nowhere"
         require_same([config_text(settings), keeps, digest_outside_blocks(source)], "the model or its config")
@@ -91,10 +88,9 @@ def _quantize(
     route = _route(source, sequences)
     plan.note_uncalled(route)
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:
-        few = sequences[: settings.BUDGET.SAMPLES] if sequences is not None else None
-        if few is None:
+        if sequences is None:
             raise _data_is_needed("BUDGET")
-        choose_widths(source, plan, settings, route, few)
+        choose_widths(source, plan, settings, route, sequences[: settings.BUDGET.SAMPLES])
     prepare = [one.start(source.model, route) for one in pipeline.preparations]
     streams = _start(source, route, sequences, pipeline, half=settings.CALIBRATION.DTYPE == "bfloat16")
     order = list(enumerate(route.order))
@@ -181,14 +177,19 @@ def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
     return made
 
 
-def _sequences(settings: LlmConfig, pipeline: Pipeline, data: Text | None, tokenizer: Any) -> Tensor | None:
+def _sequences(
+    model: nn.Module, settings: LlmConfig, pipeline: Pipeline, data: Text | None, tokenizer: Any
+) -> Tensor | None:
+    """The calibration data as [sequences, length], which the model must be able to read."""
     if data is None:
         if pipeline.names_with_data:
             raise _data_is_needed(f"the method {pipeline.names_with_data[0]!r}")
         return None
-    ids = as_ids(data, tokenizer)
     asked = settings.CALIBRATION
-    return windows(ids, asked.SAMPLES, asked.LENGTH, asked.SEED)
+    sequences = windows(as_ids(data, tokenizer), asked.SAMPLES, asked.LENGTH, asked.SEED)
+    require_known(sequences, model)
+    require_positions(sequences.shape[1], model, "CALIBRATION.LENGTH: ")
+    return sequences
 
 
 def _require_float(model: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -71,17 +71,6 @@ def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -
     else:
         written, packed = packed_state(qmodel.model)
     state, aliases = unshared(written)
-    # Numbers that the model keeps outside of its state dict, and might make differently the next time.
-    given_up = {
-        path
-        for path, module in qmodel.model.named_modules(remove_duplicate=False)
-        if isinstance(module, Quantizer) and module.name in packed
-    }
-    constants = {
-        name: buffer
-        for name, buffer in qmodel.model.named_buffers(remove_duplicate=False)
-        if name not in state and name not in aliases and name.rpartition(".")[0] not in given_up
-    }
     example, structure = _encode_example(qmodel.inputs.example)
     content = {
         "model": qmodel.made_from,
@@ -100,7 +89,7 @@ def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -
     }
     groups = {
         "state": state,
-        "constants": constants,
+        "constants": _constants(qmodel.model, {*state, *aliases}, packed),
         "example": example,
         "calibration": qmodel.record.state(),
     }
@@ -108,6 +97,20 @@ def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -
         groups["teacher"], content["teacher_aliases"] = unshared(qmodel.qat.distillation.teacher.state_dict())
     if rank() == 0 or not is_sharded(qmodel):
         write_folder(folder, KIND, VERSION, content, groups)
+
+
+def _constants(gm: GraphModule, written: Set[str], packed: Collection[str]) -> dict[str, Tensor]:
+    """Numbers that the model keeps outside its state dict, and might make differently the next time."""
+    given_up = {
+        path
+        for path, module in gm.named_modules(remove_duplicate=False)
+        if isinstance(module, Quantizer) and module.name in packed
+    }
+    return {
+        name: buffer
+        for name, buffer in gm.named_buffers(remove_duplicate=False)
+        if name not in written and name.rpartition(".")[0] not in given_up
+    }
 
 
 def load_checkpoint(
@@ -125,17 +128,17 @@ def load_checkpoint(
         example_inputs, example_kwargs = to_device(example, device_of(model))
     plan = QuantPlan.from_dict(content.section("plan").data)
     training = content.section("training").into(TrainingState)
-    tuned = content.flag("tuned")
+    teacher = None
     try:
         # The device of the machine it was saved on may be missing here.
         config = content.section("config").data | {"DEVICE": "auto"}
         qmodel = cls(model, config, example_inputs, example_kwargs, plan=plan)
-        teacher = None
         if training.distill is not None and not training.folded:
             teacher = copy.deepcopy(qmodel.model)
-        if tuned:
+        qmodel.tuned = content.flag("tuned")
+        if qmodel.tuned:
             fold_quantized(qmodel.model, exact=False)
-        if training.distill is not None and teacher is None:
+        if training.distill is not None and training.folded:
             teacher = copy.deepcopy(qmodel.model)
         restore_edits(qmodel.model, state)
         if teacher is not None:
@@ -155,7 +158,19 @@ def load_checkpoint(
     state.clear()
     tensors.pop("state", None)
     _load_constants(qmodel.model, tensors.get("constants", {}), folder)
-    used, fused = set(content.texts("use_quant")), set(content.texts("fake_fused"))
+    _load_switches(qmodel, set(content.texts("use_quant")), set(content.texts("fake_fused")), folder)
+    qmodel.weights_rounded = bool(packed)
+    thaw_weights(qmodel.model, only=packed - frozen)
+    qmodel.qat.load_state(qmodel, training, teacher, started=content.flag("qat"))
+    calibration = tensors.get("calibration", {})
+    if wrong := next((key for key, tensor in calibration.items() if not tensor.is_floating_point()), None):
+        raise damaged(f"{folder}: {wrong!r}", "it does not hold floating-point numbers")
+    qmodel.record.load_state(calibration, qmodel.device)
+    return qmodel
+
+
+def _load_switches(qmodel: QuantModel, used: Set[str], fused: Set[str], folder: object) -> None:
+    """Whether each quantizer is applied, once its grid is known to be right."""
     for name, quantizer in qmodel.quantizers.items():
         require_grid(quantizer, folder)
         if isinstance(quantizer, Frozen):
@@ -164,15 +179,6 @@ def load_checkpoint(
         quantizer.use_quant = name in used
         if quantizer.is_enable and not quantizer.calibrated:
             raise damaged(folder, f"{name!r} has no scale")
-    qmodel.weights_rounded = bool(packed)
-    thaw_weights(qmodel.model, only=packed - frozen)
-    qmodel.tuned = tuned
-    qmodel.qat.load_state(qmodel, training, teacher, started=content.flag("qat"))
-    calibration = tensors.get("calibration", {})
-    if wrong := next((key for key, tensor in calibration.items() if not tensor.is_floating_point()), None):
-        raise damaged(f"{folder}: {wrong!r}", "it does not hold floating-point numbers")
-    qmodel.record.load_state(calibration, qmodel.device)
-    return qmodel
 
 
 def require_grid(quantizer: Quantizer, folder: object) -> None:

@@ -63,7 +63,7 @@ def _size(search: Search, best: Trial, qmodel: QuantModel) -> str:
     over = best.measured.bytes - allowed
     rest, total = other_bytes(qmodel), quantized_bytes(qmodel)
     took = short_bytes(round(best.measured.bytes))
-    text = f"size: {took} is {short_bytes(round(over))} ({over / allowed:.0%}) too many"
+    text = f"size: {took} is {short_bytes(round(over))} ({over / allowed:.0%}) too much"
     smallest = min(t.measured.bytes for t in search.reached.values() if t.measured)
     return (
         f"{text}; the smallest of all recipes takes {short_bytes(round(smallest))}, and the part in float"

@@ -18,7 +18,7 @@ def require_name(path: str | os.PathLike[str]) -> Path:
         raise ArtifactError("the place to write to is not a path", got=with_article(type(path).__name__))
     place = Path(path)
     if "\0" in str(place):
-        raise ArtifactError(f"cannot write {str(place)!r}: a NUL character is in its name")
+        raise ArtifactError(f"cannot write {str(place)!r}: its name contains a NUL character")
     above = existing_parent(place)
     try:
         most = os.pathconf(above, "PC_NAME_MAX")

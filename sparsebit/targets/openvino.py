@@ -46,7 +46,7 @@ OPENVINO = Target(
         "A": Accepts(
             rows=(Row(bits=UP_TO_8_BITS, schemes=PER_TENSOR_OR_CHANNEL),),
             dtype="openvino activations are integers on a CPU; fp8 runs in float",
-            scheme="openvino activations have fixed scales, which tokens do not",
+            scheme="openvino activations have fixed scales; those of tokens are computed as the model runs",
             # Measured: a 16-bit QuantizeLinear does not saturate, so results are wrong outside its range.
             bits="openvino activations have at most 8 bits; 16-bit ones are not clipped to their range",
         ),

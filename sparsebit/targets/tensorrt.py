@@ -12,7 +12,10 @@ _FUSED = ("relu", "relu6", "clamp", "sigmoid", "tanh", "silu", "gelu", "leaky_re
 TENSORRT = Target(
     name="tensorrt",
     rules={
-        **{op: OpRule(weight=True, because="quantize the inputs of what has weights") for op in _WEIGHTED},
+        **{
+            op: OpRule(weight=True, because="the inputs of operators with weights are quantized")
+            for op in _WEIGHTED
+        },
         "matmul": OpRule(because="both inputs of a batched product"),
         "add": OpRule(
             when="joins",
@@ -34,7 +37,7 @@ TENSORRT = Target(
                 Row(bits=(2, 3, 4), schemes=("per-group-symmetric",)),
                 Row(dtype="fp8_e4m3", schemes=("per-tensor-symmetric", "per-channel-symmetric")),
             ),
-            dtype="tensorrt knows one 8-bit float, e4m3",
+            dtype="tensorrt supports only one 8-bit float, e4m3",
             scheme="tensorrt weights are symmetric, one scale per channel or per group: it refuses zero points",
             bits="tensorrt weights are int8, or int4 in groups; fewer bits are stored in those",
         ),
@@ -43,7 +46,7 @@ TENSORRT = Target(
                 Row(schemes=("per-tensor-symmetric",)),
                 Row(dtype="fp8_e4m3", schemes=("per-tensor-symmetric",)),
             ),
-            dtype="tensorrt knows one 8-bit float, e4m3",
+            dtype="tensorrt supports only one 8-bit float, e4m3",
             scheme="tensorrt activations are symmetric with one scale per tensor: it refuses zero points",
             bits="tensorrt activations have exactly 8 bits: it cannot clip integers to fewer",
         ),

@@ -24,7 +24,7 @@ def test_functions_and_modules_are_called(loss: Any) -> None:
     "loss", [F.cross_entropy, nn.CrossEntropyLoss(), lambda output, target: output.sum()]
 )
 def test_a_batch_without_labels_is_told(loss: Any) -> None:
-    with pytest.raises(DataError, match="the output and 0 more from the batch") as error:
+    with pytest.raises(DataError, match="the output and 0 more values of the batch") as error:
         call_loss(loss, OUTPUT, ())
     assert "missing a required argument: 'target'" in str(error.value)
 

@@ -271,6 +271,24 @@ def test_unknown_patterns_are_errors_with_the_nearest_name() -> None:
         QuantModel(Residual(), config(SKIP_TRACE_MODULES=["nope*"]), images())
 
 
+def test_skipped_modules_stay_in_float_with_every_layer_inside() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Conv2d(4, 4, 1)
+    ).eval()
+    for pattern in ("1", "1.*"):  # the module as one node, and a torch.nn leaf inside a module that is traced
+        settings = config(SKIP_TRACE_MODULES=[pattern])
+        plan = QuantModel(net, settings, images()).plan
+        assert {tensor.name for tensor in plan.weights()} == {"0.weight", "2.weight"}
+        assert any(edge.reason.startswith("SKIP_TRACE_MODULES names it") for edge in plan.edges)
+    for side in ("W", "A"):
+        with pytest.raises(ConfigError, match="SKIP_TRACE_MODULES names it"):
+            QuantModel(
+                net,
+                settings | {side: settings[side] | {"SPECIFIC": {"1.0": ["OBSERVER.TYPE", "mse"]}}},
+                images(),
+            )
+
+
 def test_a_pattern_may_name_a_batch_norm_that_was_folded() -> None:
     QuantModel(residual(), config(A__SPECIFIC={"bn1": ["QUANTIZER.DISABLE", True]}), images())
 

@@ -15,7 +15,7 @@ def test_a_size_that_cannot_be_reached_is_told_with_what_limits_it(net: nn.Modul
     assert not found.met and set(found.missed) == {"size"}
     assert found.best.name == "4-bit weights"  # the nearest
     (limit,) = found.limits
-    assert "too many" in limit and "the part in float" in limit
+    assert "too much" in limit and "the part in float" in limit
     failed = next(trial for trial in found.trials if trial.name.startswith("mixed"))
     assert "no choice of bits fits" in failed.failed
     assert "goals NOT met" in found.verdict

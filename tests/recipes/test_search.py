@@ -124,8 +124,11 @@ def test_a_pruned_model_is_trained_once_and_kept(net: nn.Module, batches: Batche
     second = compress(net, batches, folder=tmp_path, **options)
     assert trained == [True]
     assert torch.equal(first.model(batches[0][0]), second.model(batches[0][0]))
+    recipe, example = tmp_path / "recipe.yaml", (batches[0][0],)
     with pytest.raises(SparsebitError, match="trains the pruned model"):
-        apply_recipe(tmp_path / "recipe.yaml", net, batches, (batches[0][0],))
+        apply_recipe(recipe, net, batches, example)
+    again = apply_recipe(recipe, net, batches, example, finetune=finetune)
+    assert torch.equal(again(*example), first.model(*example))
 
 
 def test_a_metric_that_is_no_number_meets_no_goal(net: nn.Module, batches: Batches) -> None:

@@ -60,7 +60,7 @@ def labels(count: int = 4) -> Tensor:
 def make(net: nn.Module | None = None, **settings: Any) -> SparseModel:
     """A structured l1norm model at half, but for these settings."""
     sparser = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}
-    top = {key: settings.pop(key) for key in ("IGNORE", "SCHEDULE") if key in settings}
+    top = {key: settings.pop(key) for key in ("IGNORE", "SKIP_TRACE_MODULES", "SCHEDULE") if key in settings}
     return SparseModel(
         net or residual(), {"SPARSER": {**sparser, **settings}, **top}, example_inputs=images()
     )

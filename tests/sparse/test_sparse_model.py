@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_all_layers_together() -> None:
     smodel.calc_params()
     assert sum(widths(smodel).values()) == 20 + 5
     assert min(widths(smodel).values()) > 0
+
+
+@pytest.mark.parametrize("kind", ["structured", "unstructured"])
+def test_skipped_layers_are_unchanged(kind: str) -> None:
+    widths_of = (3, 16, 16, 16, 16, 4)
+    net = nn.Sequential(*(nn.Conv2d(i, o, 1) for i, o in itertools.pairwise(widths_of))).double().eval()
+    smodel = make(net, TYPE=kind, SKIP_TRACE_MODULES=["1"])
+    smodel.calc_params()
+    small = smodel.shrink()
+    assert torch.equal(small.get_parameter("1.weight"), net.get_parameter("1.weight"))
+    assert not torch.equal(small.get_parameter("3.weight"), net.get_parameter("3.weight"))
+    assert "pattern '1'" in str(smodel.report())
 
 
 def test_ignored_layers_keep_their_outputs() -> None:

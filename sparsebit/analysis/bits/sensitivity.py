@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,28 +147,27 @@ def sensitivity(
     errors: dict[str, dict[int, float]] = {c.name: {} for c in choices}
     widths = sorted({width for found in allowed.values() for width in found})
     work = [(width, choice) for width in widths for choice in choices if width in allowed[choice.side]]
-    measured: Callable[[Choice], float] | None = None
-    current = None
-    for width, choice in shown(work, "measuring sensitivity", shown=progress):
+    steps = shown(work, "measuring sensitivity", shown=progress)
+    for width, group in itertools.groupby(steps, key=lambda step: step[0]):
         if width == FLOAT:
-            errors[choice.name][width] = 0.0
+            for _, choice in group:
+                errors[choice.name][width] = 0.0
             continue
-        if width != current:
-            current = width
-            mine = [c for w, c in work if w == width]
-            _recalibrate(qmodel, mine, width, kept)
-            if curvature is not None:
-                measured = _by_curvature(qmodel, calls, rest, mine, curvature)
-            else:
-                measured = _by_output(qmodel, calls)
-        assert measured is not None
-        error = errors[choice.name][width] = measured(choice)
-        if not math.isfinite(error):
-            raise SparsebitError(
-                f"the error of {choice.name!r} at {width} bits is not a finite number",
-                got=str(error),
-                hint="look at the data, the outputs of the model and the loss",
-            )
+        mine = [choice for at, choice in work if at == width]
+        _recalibrate(qmodel, mine, width, kept)
+        measure = (
+            _by_output(qmodel, calls)
+            if curvature is None
+            else _by_curvature(qmodel, calls, rest, mine, curvature)
+        )
+        for _, choice in group:
+            error = errors[choice.name][width] = measure(choice)
+            if not math.isfinite(error):
+                raise SparsebitError(
+                    f"the error of {choice.name!r} at {width} bits is not a finite number",
+                    got=str(error),
+                    hint="look at the data, the outputs of the model and the loss",
+                )
     return Sensitivity(
         choices=tuple(choices),
         errors=errors,

@@ -156,5 +156,5 @@ METHOD_RULES = PlugIns(
         "signround": MethodRule(moment="after", spellings=("autoround",), options=SignRoundSettings),
     },
 )
-PRUNING_NAMES = frozenset({"wanda", "sparsegpt", "magnitude"})  # whoever writes one of these wants to prune
+PRUNING_NAMES = frozenset({"wanda", "sparsegpt", "magnitude"})  # naming one of these asks for pruning
 METHOD = steps_reader(METHOD_RULES, "{gptq: {damping: 0.1}}")

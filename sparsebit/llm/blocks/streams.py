@@ -66,7 +66,7 @@ class Stream:
         return BlockRuns(block, self.calls[self.visit], self.hidden, self.half, single, name, leaves, limit)
 
     def advance(self, outputs: Outputs) -> None:
-        """Go behind the next call, which has returned ``outputs``, by leaf and batch."""
+        """Move past the next call, which has returned ``outputs``, by leaf and batch."""
         until = self._route.visits[self.visit].until
         for leaf, values in zip(self._route.leaves(self.visit), outputs, strict=True):
             if until.get(leaf, 0) > self.visit:
@@ -119,7 +119,7 @@ class Stream:
         )
 
     def advance_last(self, runs: BlockRuns, outputs: Outputs) -> None:
-        """Go behind the last call of a block that was collected, with the outputs of all of its calls."""
+        """Move past the last call of a block that was collected, with the outputs of all of its calls."""
         if self.visit == len(self._route.visits):
             return
         visit = self._route.visits[self.visit]
@@ -225,13 +225,13 @@ class Streams:
         return BlockCalls(self.own.runs(block), self.own.copy().collect(number, block, self._lend), floats)
 
     def advance(self, calls: BlockCalls, outputs: Outputs, floats: Outputs | None) -> None:
-        """Go behind the block's first call, and in the float model behind its last."""
+        """Move past the block's first call, and in the float model past its last."""
         self.own.advance(outputs)
         if self.floats is not None and calls.floats is not None and floats is not None:
             self.floats.advance_last(calls.floats, floats)
 
     def finish(self) -> None:
-        """Go behind the last call."""
+        """Move past the last call."""
         self.own.walk_to(None, self._lend)
 
 

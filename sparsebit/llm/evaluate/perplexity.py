@@ -52,29 +52,18 @@ def evaluate(
     """
     require_count("length", length, least=2)  # one token is predicted from those before
     require_count("batch", batch)
-    for name, one in (("the model", model), ("reference", reference)):
-        if one is not None and not callable(one):
-            raise SparsebitError(
-                f"{name}: {type(one).__name__} is not a model", expected="a module that predicts tokens"
-            )
-        if type(one).__name__.endswith("ForMaskedLM"):
-            raise SparsebitError(
-                f"{name}: {type(one).__name__} predicts masked tokens, so its text has no perplexity",
-                expected="a model that predicts the next token",
-                hint="evaluate it on its own task, or compare outputs with those of the float model",
-            )
-    windows = as_ids(tokens)
-    for one in (model, reference):
-        require_known(windows, one)
-        require_positions(length, one, "length=")
-    count = len(windows) // length
+    ids = as_ids(tokens)
+    _require_reader("the model", model, ids, length)
+    if reference is not None:
+        _require_reader("reference", reference, ids, length)
+    count = len(ids) // length
     if not count:
         raise SparsebitError(
-            f"the text has {len(windows)} tokens, less than one window",
+            f"the text has {len(ids)} tokens, less than one window",
             expected=f"at least {length}",
             hint="use more text, or a smaller length=",
         )
-    windows = windows[: count * length].view(count, length)
+    windows = ids[: count * length].view(count, length)
     device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")
     loss = distance = 0.0
     agreeing = 0
@@ -98,6 +87,22 @@ def evaluate(
     if reference is None:
         return Evaluation(perplexity, total)
     return Evaluation(perplexity, total, distance / total, agreeing / total)
+
+
+def _require_reader(name: str, model: object, ids: Tensor, length: int) -> None:
+    """Refuse what does not predict the next token, and token ids or windows that it cannot read."""
+    if not callable(model):
+        raise SparsebitError(
+            f"{name}: {type(model).__name__} is not a model", expected="a module that predicts tokens"
+        )
+    if type(model).__name__.endswith("ForMaskedLM"):
+        raise SparsebitError(
+            f"{name}: {type(model).__name__} predicts masked tokens, so its text has no perplexity",
+            expected="a model that predicts the next token",
+            hint="evaluate it on its own task, or compare outputs with those of the float model",
+        )
+    require_known(ids, model)
+    require_positions(length, model, "length=")
 
 
 def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Format(Protocol):
         ...
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
-        """Write the model, for which there is no refusal. ``ids`` are for choices made by measurement."""
+        """Write a model that was not refused. ``ids`` are for choices made by measurement."""
         ...
 
 

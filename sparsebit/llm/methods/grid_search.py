@@ -15,18 +15,17 @@ from torch import Tensor
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.numerics import CodeType, Grid, choose_grid
 
+SMALLEST = 0.35  # the smallest range tried, as a fraction of the full range
 
-def search_grid(
-    weight: Tensor, importance: Tensor | None, spec: WeightSpec, *, steps: int = 24, smallest: float = 0.35
-) -> Grid:
-    """The best of ``steps`` ranges for every group, from the full range down to ``smallest`` times it.
+
+def search_grid(weight: Tensor, importance: Tensor | None, spec: WeightSpec, *, steps: int = 24) -> Grid:
+    """The best of ``steps`` ranges for every group, from the full range down to a third of it.
 
     Args:
         weight: [out, in].
         importance: [in], the weight of each input channel in the cost; equal if omitted.
         spec: type, group size and scale dtype of the grid.
         steps: how many ranges are tried; 1 uses the full range.
-        smallest: the smallest range tried, as a fraction of the full range.
 
     Example:
         >>> w = torch.tensor([[0.1, -0.2, 0.3, 8.0]])
@@ -45,7 +44,7 @@ def search_grid(
     cost_of = None if importance is None else importance.float().to(weight.device).reshape(1, -1)
     best: Grid | None = None
     lowest = torch.empty(0)
-    for part in torch.linspace(1.0, smallest, steps).tolist() if steps > 1 else [1.0]:
+    for part in torch.linspace(1.0, SMALLEST, steps).tolist() if steps > 1 else [1.0]:
         for low, high in _ends(lo * part, hi * part, code, tried=steps > 1):
             grid = choose_grid(low, high, code, layout, scale_dtype=spec.scale_dtype)
             error = grid.snap(weight).sub_(weight).square_()

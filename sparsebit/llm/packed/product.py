@@ -115,7 +115,7 @@ def multiply_with_gradient(x: Tensor, held: PackedTensor, kernel: KernelWeight |
     """``multiply``, through which gradients reach x."""
     if not (torch.is_grad_enabled() and x.requires_grad):
         return multiply(x, held, kernel)
-    flat = x.reshape(-1, x.shape[-1])  # so that the result is no view, which could not be changed in place
+    flat = x.reshape(-1, x.shape[-1])  # so that the result is not a view, which could not be changed in place
     found: Tensor = _Product.apply(flat, held, kernel)  # type: ignore[no-untyped-call]
     return found if x.dim() == 2 else found.reshape(*x.shape[:-1], -1)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from sparsebit.numerics.packed import packed_shape
 from sparsebit.quantization.modules.qmodules import QuantOpr
@@ -150,30 +150,41 @@ def _weights(gm: GraphModule) -> dict[int, _Reads]:
     """Every weight that a weight's quantizer reads, by the identity of its tensor."""
     found: dict[int, _Reads] = {}
     for node in gm.graph.nodes:
+        target = str(node.target)
         if node.op == "get_attr":
-            owner, _, name = str(node.target).rpartition(".")
-            weight = getattr(gm.get_submodule(owner), name)
-            if isinstance(weight, Tensor):
-                reads = found.setdefault(id(weight), _Reads())
-                reads.places.append((gm.get_submodule(owner), name))
-                for user in node.users:
-                    module = gm.get_submodule(str(user.target)) if user.op == "call_module" else None
-                    if isinstance(module, Quantizer) and module.side == "W":
-                        reads.quantizers[str(user.target)] = module
-                    else:
-                        reads.in_float = True
+            _find_in_graph(gm, node, found)
         elif node.op == "call_module":
-            for path, module in gm.get_submodule(str(node.target)).named_modules(prefix=str(node.target)):
-                quantizer = getattr(module, "weight_quantizer", None)
-                held = isinstance(quantizer, Quantizer) and not isinstance(module, QuantOpr)
-                for name, weight in (*module._parameters.items(), ("weight", vars(module).get("weight"))):
-                    if not isinstance(weight, Tensor) or isinstance(module, Quantizer):
-                        continue
-                    reads = found.setdefault(id(weight), _Reads())
-                    reads.places.append((module, name))
-                    if held and name == "weight":
-                        assert isinstance(quantizer, Quantizer)
-                        reads.quantizers[f"{path}.weight_quantizer"] = quantizer
-                    else:
-                        reads.in_float = True
+            for path, module in gm.get_submodule(target).named_modules(prefix=target):
+                if not isinstance(module, Quantizer):
+                    _find_in_module(module, path, found)
     return {key: reads for key, reads in found.items() if reads.quantizers}
+
+
+def _find_in_graph(gm: GraphModule, node: Node, found: dict[int, _Reads]) -> None:
+    """A weight that the graph reads by name, for quantizers and others."""
+    owner, _, name = str(node.target).rpartition(".")
+    weight = getattr(gm.get_submodule(owner), name)
+    if not isinstance(weight, Tensor):
+        return
+    reads = found.setdefault(id(weight), _Reads())
+    reads.places.append((gm.get_submodule(owner), name))
+    for user in node.users:
+        module = gm.get_submodule(str(user.target)) if user.op == "call_module" else None
+        if isinstance(module, Quantizer) and module.side == "W":
+            reads.quantizers[str(user.target)] = module
+        else:
+            reads.in_float = True
+
+
+def _find_in_module(module: nn.Module, path: str, found: dict[int, _Reads]) -> None:
+    """The parameters of a layer, and its weight if that is a plain attribute."""
+    quantizer = getattr(module, "weight_quantizer", None)
+    for name, weight in (*module._parameters.items(), ("weight", vars(module).get("weight"))):
+        if not isinstance(weight, Tensor):
+            continue
+        reads = found.setdefault(id(weight), _Reads())
+        reads.places.append((module, name))
+        if name == "weight" and isinstance(quantizer, Quantizer) and not isinstance(module, QuantOpr):
+            reads.quantizers[f"{path}.weight_quantizer"] = quantizer
+        else:
+            reads.in_float = True

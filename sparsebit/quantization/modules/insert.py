@@ -15,7 +15,7 @@ from sparsebit.graph.passes.edit import copy_module, set_module
 from sparsebit.numerics import Layout
 from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
-from sparsebit.quantization.plan.layers import names_of
+from sparsebit.quantization.plan.layers import is_skipped, names_of
 from sparsebit.quantization.quantizers import QUANTIZERS, Quantizer
 
 HOME = "quantizers"  # the part of the graph module that holds those of activations
@@ -38,7 +38,7 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
             replaced.append(node.name)
             continue
         kind = registered_for(gm, node)
-        if kind is None:
+        if kind is None or is_skipped(node, config):
             continue
         if node.op == "call_module":
             path, source = str(node.target), gm.get_submodule(str(node.target))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.config import Layer
+from sparsebit.config import Layer, QConfig
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.targets import Target
+
+SKIPPED = "SKIP_TRACE_MODULES names it"
 
 
 def layers_for_config(gm: GraphModule) -> list[Layer]:
@@ -31,6 +34,13 @@ def names_of(node: Node, call: OpCall | None) -> tuple[str, ...]:
         names += [f"{path}.{call.spec.name}"] if path else []
         names += [call.weight_name] if Layers.is_weighted(call) and call.weight_name else []
     return tuple(dict.fromkeys(names))
+
+
+def is_skipped(node: Node, config: QConfig) -> bool:
+    """Whether a node is a module that ``SKIP_TRACE_MODULES`` keeps in float."""
+    return node.op == "call_module" and any(
+        fnmatchcase(str(node.target), pattern) for pattern in config.SKIP_TRACE_MODULES
+    )
 
 
 class Layers:

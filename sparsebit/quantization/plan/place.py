@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig
 from sparsebit.numerics import Layout
-from sparsebit.quantization.plan.layers import Layers, layers_for_config
+from sparsebit.quantization.plan.layers import SKIPPED, Layers, is_skipped, layers_for_config
 from sparsebit.quantization.plan.plan import PlannedEdge, PlannedTensor, QuantPlan
 from sparsebit.quantization.plan.requests import Request, Requests
 from sparsebit.quantization.plan.rules_act import require_rules_act
@@ -190,7 +190,8 @@ class _Places:
         request, at = self.requests.accepted.get(node), self.grid_of.get((source, node))
         reason = self.requests.refused.get(node, "")
         if node not in self.layers.calls:
-            reason = "an unknown operator stays in float; describe it with sparsebit.register_op"
+            unknown = "an unknown operator stays in float; describe it with sparsebit.register_op"
+            reason = SKIPPED if is_skipped(node, self.requests.config) else unknown
         elif request is not None:
             reason = request.reason if at is not None else "it is fused into the operator that computes it"
         elif (made := self._quantized_above(source)) is not None:

@@ -12,7 +12,7 @@ from sparsebit.config.engine.problems import raise_problems
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.numerics.layout import activation_axis
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import SKIPPED, Layers, is_skipped
 from sparsebit.targets import OpRule
 from sparsebit.targets.schemes import SIDES
 
@@ -119,6 +119,8 @@ class Requests:
         rule = self.target.rule(op)
         if node.name in self.owned:
             return "it has its own quantizers"
+        if is_skipped(node, self.config):
+            return SKIPPED
         if not inputs:
             return "it does not read floating-point numbers"
         if layers.is_marker(node):
@@ -218,7 +220,7 @@ class Requests:
                 if inputs is None:
                     if request.rule.weight:
                         self.narrow.add(request.node)
-                        self.refused[request.node] += ", and it is too small to quantize that for"
+                        self.refused[request.node] += ", and the operator is too small to quantize it for"
                     continue
                 request = replace(request, inputs=inputs)
                 joined.append(request)

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from sparsebit.config import Layer, Problem, QConfig, Side
 from sparsebit.config.engine.problems import raise_problems
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import SKIPPED, Layers, is_skipped
 from sparsebit.quantization.plan.requests import Requests
 from sparsebit.targets.schemes import SIDES
 
@@ -50,6 +50,8 @@ def _why_idle(
 ) -> str | None:
     if node.name in owned:
         return None
+    if is_skipped(node, requests.config):
+        return SKIPPED
     if node not in layers.calls:
         return "an unknown operator stays in float"
     if side == "A":

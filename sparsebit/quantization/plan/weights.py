@@ -12,7 +12,7 @@ from sparsebit.config import QConfig, TensorSpec
 from sparsebit.graph.ops import OpCall
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.numerics import Layout
-from sparsebit.quantization.plan.layers import Layers
+from sparsebit.quantization.plan.layers import SKIPPED, Layers, is_skipped
 from sparsebit.quantization.plan.plan import PlannedTensor
 from sparsebit.targets import TARGETS
 
@@ -33,7 +33,7 @@ def plan_weights(
             continue
         first_or_last = node in layers.first_and_last
         spec = config.spec_for("W", names=layers.names(node), op=op, first_or_last=first_or_last)
-        why_not = why_not_quantize(layers, node, call)
+        why_not = SKIPPED if is_skipped(node, config) else why_not_quantize(layers, node, call)
         if why_not is not None:
             notes += [f"the weight of {node.name} stays in float: {why_not}"] if spec.enabled else []
         elif spec.enabled:

@@ -26,6 +26,7 @@ def find_groups(
     gm: GraphModule,
     *,
     keep: Sequence[str] = (),
+    unchanged: Sequence[str] = (),
     whole_heads: bool = True,
     prune_outputs: Callable[[str], bool] = lambda layer: False,
 ) -> ChannelGroups:
@@ -37,14 +38,16 @@ def find_groups(
     Args:
         gm: a captured model with recorded shapes.
         keep: fnmatch patterns on layer names; these layers keep all their output channels.
+        unchanged: fnmatch patterns on layer names; these layers keep all their input channels as well.
         whole_heads: remove complete attention heads; False removes the same dims of every head instead.
         prune_outputs: a function from a layer's name to whether it may lose channels that are outputs of the model.
     """
     trace = trace_labels(gm, whole_heads=whole_heads)
     _freeze_outputs(trace, prune_outputs)
     for axis in list(trace.axes.values()):
-        pattern = next((p for p in keep if fnmatchcase(axis.layer, p)), None)
-        if axis.role == "output" and pattern is not None:
+        patterns = (*unchanged, *keep) if axis.role == "output" else unchanged
+        pattern = next((p for p in patterns if fnmatchcase(axis.layer, p)), None)
+        if pattern is not None:
             trace.frozen.append((axis.labels, f"kept by the pattern {pattern!r}"))
     solve(trace)
     groups = _group(trace)

@@ -52,7 +52,12 @@ class ChannelPruner(Pruner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.groups = find_groups(self.gm, keep=self.config.IGNORE, prune_outputs=self._may_shrink_outputs)
+        self.groups = find_groups(
+            self.gm,
+            keep=self.config.IGNORE,
+            unchanged=self.config.SKIP_TRACE_MODULES,
+            prune_outputs=self._may_shrink_outputs,
+        )
         self.cost = ChoiceCost(self.gm, self.groups)
         self.gates = _find_gates(self.gm)
 

@@ -35,9 +35,8 @@ class WeightPruner(Pruner):
     def why_unchanged(self, layer: WeightedLayer) -> str | None:
         """Why a layer is not pruned, or None."""
         handle = self.sparsers[layer.name]
-        pattern = next(
-            (one for one in self.config.IGNORE if any(fnmatchcase(name, one) for name in layer.names)), None
-        )
+        patterns = (*self.config.SKIP_TRACE_MODULES, *self.config.IGNORE)
+        pattern = next((one for one in patterns if any(fnmatchcase(name, one) for name in layer.names)), None)
         if pattern is not None:
             return f"kept by the pattern {pattern!r}"
         if handle.asked:

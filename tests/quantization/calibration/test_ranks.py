@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 from sparsebit.processes import ProcessError
 from sparsebit.quantization import OBSERVERS, QuantModel
-from sparsebit.quantization.algorithms.reconstruction import apply
+from sparsebit.quantization.algorithms.reconstruction import finished_blocks
 from tests.quantization.nets import config, images, residual
 from tests.quantization.training.test_training import training
 from tests.ranks import join_group, needs_distributed, run_ranks
@@ -53,13 +53,13 @@ def cases(batches: list[Tensor], folder: str | None) -> dict[str, Any]:
 
 def work(rank: int, folder: str) -> None:
     writes: list[str] = []
-    write = apply.write_folder
+    write = finished_blocks.write_folder
 
     def watched(place: Path, *args: Any) -> None:
         writes.append(place.name)
         write(place, *args)
 
-    apply.write_folder = watched  # type: ignore[assignment]
+    finished_blocks.write_folder = watched  # type: ignore[assignment]
     for size, shares in SHARES.items():
         if rank >= size:
             continue
@@ -121,7 +121,7 @@ def live_or_die(rank: int, case: str) -> None:
         quantized(batches)  # type: ignore[arg-type]
     elif case == "reconstruction":
         if rank:
-            apply.Reconstruction._keep = lambda *args: die()  # type: ignore[method-assign]
+            finished_blocks.FinishedBlocks.write = lambda *args: die()  # type: ignore[method-assign]
         quantized([BATCHES[rank]], recovery=RECOVERY, folder=None)
     elif case == "training":
         qmodel = training("uniform", observers="update")

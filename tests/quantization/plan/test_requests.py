@@ -142,7 +142,7 @@ def test_narrow_convolutions_before_integers_stay_in_float() -> None:
     plan = QuantModel(Stem(nn.Hardswish()).eval(), "int8_onnxruntime", example_inputs=(x,)).plan
     found = reasons(plan)
     assert {"stem", "depthwise"} <= set(found) and not {"wide", "project", "depthwise_2", "last"} & set(found)
-    assert found["stem"] == "its input x is not quantized, and it is too small to quantize that for"
+    assert found["stem"] == "its input x is not quantized, and the operator is too small to quantize it for"
     assert [tensor.producer for tensor in plan.weights()] == [
         *("wide.weight", "project.weight", "depthwise_2.weight", "last.weight")
     ]

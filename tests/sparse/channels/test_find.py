@@ -63,6 +63,8 @@ def test_patterns_keep_layers_whole() -> None:
     groups = find_groups(gm, keep=["a.*"])
     assert groups.by_name("a.0").frozen == "kept by the pattern 'a.*'"
     assert groups.by_name("b.0").frozen is None
+    groups = find_groups(gm, unchanged=["b.*"])
+    assert groups.by_name("a.0").frozen == groups.by_name("b.0").frozen == "kept by the pattern 'b.*'"
 
 
 class Reverse(torch.autograd.Function):

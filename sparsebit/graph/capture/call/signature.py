@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from sparsebit.graph.capture.call.input_size import InputSize
+from sparsebit.graph.capture.call.match import match_leaves
 from sparsebit.graph.capture.call.structure import (
     Constant,
     Leaf,
     Tree,
     flatten,
     leaves_of,
-    match_leaves,
     shift,
     unflatten,
     with_limits,

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture.call.input_size import InputSize
-from sparsebit.graph.capture.call.structure import same_structure
+from sparsebit.graph.capture.call.match import same_structure
 from sparsebit.graph.capture.modes import Differs, compare
 from sparsebit.graph.capture.recording.runs import RecordedRun, Runs
 from sparsebit.graph.capture.report import Note

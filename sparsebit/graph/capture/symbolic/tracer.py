@@ -99,7 +99,7 @@ class InputsTracer(QTracer):
         return opaque or super().is_leaf_module(m, module_qualified_name)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
-        """A placeholder for every input; ``if mask is not None`` takes the default's branch if ``mask`` is no input."""
+        """A placeholder for every input; without one, ``if mask is not None`` takes the branch of the default."""
         parameters = inspect.signature(root_fn).parameters
         proxies = [self.create_proxy("placeholder", name, (), {}) for name in self.inputs]
         together = any(parameters[name].kind in VARIABLE for name in self.inputs)

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import hashlib
 import itertools
-import json
 import logging
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
-from sparsebit.errors import damaged
 from sparsebit.graph.run import evaluating, requiring_grad
 from sparsebit.numerics import Grid
 from sparsebit.numerics.snapping import snap_tensor
-from sparsebit.processes import gather_values, raise_together, rank
+from sparsebit.processes import raise_together
 from sparsebit.progress import progress
 from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algorithm
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
@@ -38,14 +32,13 @@ from sparsebit.quantization.algorithms.reconstruction.core import (
     undecided,
     variances,
 )
+from sparsebit.quantization.algorithms.reconstruction.finished_blocks import FinishedBlocks
 from sparsebit.quantization.algorithms.reconstruction.steps import Schedule, run_steps
 from sparsebit.quantization.algorithms.reconstruction.streams import Samples, Streams
 from sparsebit.quantization.modules.exchange import exchange_quantizer, is_plain
 from sparsebit.quantization.quantizers import AdaRound, Quantizer
 from sparsebit.quantization.switches import substituted, switched
-from sparsebit.storage import MANIFEST, ArtifactError, read_folder, require_place, write_folder
 
-KIND, VERSION = "reconstructed block", 3
 log = logging.getLogger(__name__)
 _UNSEEN = itertools.repeat(0)  # a constant clock, when progress is not shown
 
@@ -70,10 +63,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
 
     def _apply(self, job: Job) -> None:
         blocks = find_blocks(job.gm, self.granularity, self.largest)
-        identity = self._identity(job) if job.folder is not None else ""
-        for index in range(len(blocks)):  # before the work starts, not an hour later
-            if (place := self._place(job, index)) is not None:
-                require_place(place)
+        finished = FinishedBlocks(job, self.NAME, asdict(self), blocks)
         device = device_of(job.gm)
         inputs = (to_device(call, device) for call in job.inputs)
         streams = Streams(job.gm, inputs, blocks, self.batch)
@@ -83,12 +73,12 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             for index, block in enumerate(blocks):
                 module = extract(job.gm, block)
                 streams.targets(block, module, job.quantizers.values())
-                if weights[index] and self._resume(job, index, block, identity):
+                if weights[index] and finished.restore(index):
                     collections.deque(itertools.islice(ticks, self.steps), maxlen=0)
                 elif weights[index]:
                     start = time.perf_counter()
                     errors = self._rebuild(job, index, block, module, streams, weights[index], ticks)
-                    self._keep(job, index, block, identity)
+                    finished.write(index)
                     if errors is not None:
                         what = f"{self.NAME}: block {index + 1} of {len(blocks)}, {block.name}"
                         seconds = time.perf_counter() - start
@@ -135,13 +125,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             optimizer.step(loss)
             return True
 
-        done = [position / self.steps for position in range(self.steps)]
-        schedule = Schedule(
-            samples.draw(self.steps),
-            [beta_at(part, self.warmup) for part in done],
-            [self.scale_lr * 0.5 * (1 + math.cos(math.pi * part)) for part in done],
-            optimizer.rate,
-        )
+        schedule = self._schedule(samples.draw(self.steps), optimizer.rate)
         learning = [*inside, *(job.quantizers[name] for name in weights)]
         with substituted(learning, self._substitute(scales, current, noise)):
             if not run_steps(step, schedule, optimizer.set_rate, noise, ticks):
@@ -159,6 +143,13 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             for quantizer, scale in grids.items():
                 quantizer.set_grid(scale, quantizer.zero_point)
         return before, after
+
+    def _schedule(self, rows: Tensor | None, rate: Tensor | None) -> Schedule:
+        done = [position / self.steps for position in range(self.steps)]
+        betas = [beta_at(part, self.warmup) for part in done]
+        return Schedule(
+            rows, betas, [self.scale_lr * 0.5 * (1 + math.cos(math.pi * part)) for part in done], rate
+        )
 
     def _substitute(
         self, scales: dict[Quantizer, Tensor], current: dict[str, Tensor], noise: torch.Generator
@@ -182,100 +173,6 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             return drop(snapped, x, self.drop, noise)
 
         return snap
-
-    # -- finished blocks ----------------------------------------------------------------------------------------
-
-    def _place(self, job: Job, index: int) -> Path | None:
-        return job.folder / f"{self.NAME}-{index:04d}" if job.folder is not None else None
-
-    def _identity(self, job: Job) -> str:
-        """A digest of what the result depends on: settings, graph, weights, grids and calibration data."""
-        specs = {name: str(quantizer.spec) for name, quantizer in job.quantizers.items()}
-        said = [VERSION, self.NAME, asdict(self), str(job.gm.graph), specs]
-        digest = hashlib.sha256(json.dumps(said, default=str).encode())
-        for leaf in itertools.chain(job.gm.state_dict().values(), *map(pytree.tree_leaves, job.inputs)):
-            if isinstance(leaf, Tensor):
-                digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-                digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-            else:
-                digest.update(repr(leaf).encode())
-        return digest.hexdigest()
-
-    def _quantizers(self, job: Job, block: Block) -> dict[str, Quantizer]:
-        found = {name: job.quantizers[name] for name in block.weights}
-        for node in block.nodes:
-            if node.op == "call_module":
-                module = job.gm.get_submodule(str(node.target))
-                if isinstance(module, Quantizer) and module.side == "A":
-                    found[module.name] = module
-        return found
-
-    def _keep(self, job: Job, index: int, block: Block, identity: str) -> None:
-        place = self._place(job, index)
-        if place is not None and rank() == 0:  # all processes have the same to write
-            state = {
-                f"{name}/{key}": value.detach().cpu().contiguous()
-                for name, quantizer in self._quantizers(job, block).items()
-                for key, value in quantizer.state_dict().items()
-            }
-            write_folder(place, KIND, VERSION, {"identity": identity}, {"state": state})
-
-    def _resume(self, job: Job, index: int, block: Block, identity: str) -> bool:
-        """Read a finished block from the folder, if all processes find it: none writes before all have checked."""
-        kept = self._kept(job, index, block, identity)
-        found = gather_values(kept is not None)
-        if kept is None or not all(found):
-            return False
-        for name, quantizer in self._quantizers(job, block).items():
-            prefix = f"{name}/"
-            own = {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}
-            quantizer.load_state_dict(own)
-        return True
-
-    def _kept(self, job: Job, index: int, block: Block, identity: str) -> Mapping[str, Tensor] | None:
-        """The saved state of a block, if it is the same block of the same run."""
-        place = self._place(job, index)
-        if place is None or not (place / MANIFEST).exists():
-            return None
-        try:
-            content, tensors = read_folder(place, KIND, VERSION)
-            made_for, state = content.text("identity"), tensors.get("state", {})
-            if made_for == identity and (problem := self._find_problem(job, block, state)) is not None:
-                raise damaged(place, problem)
-        except ArtifactError as error:  # damaged, or not ours; writing fails if it cannot be replaced
-            warnings.warn(f"{self.NAME} computes this block again: {error.message}", stacklevel=2)
-            return None
-        if made_for != identity:
-            if index == 0:  # the rest is of the same work
-                warnings.warn(
-                    f"{self.NAME} starts from the beginning: the blocks in {job.folder} come from another model, other "
-                    "data or other settings, and are replaced",
-                    stacklevel=2,
-                )
-            return None
-        return state
-
-    def _find_problem(self, job: Job, block: Block, state: Mapping[str, Tensor]) -> str | None:
-        """The problem of a saved state that does not fit the quantizers of a block."""
-        sizes = {name: tensor.numel() for name, _, tensor in job.weights()}
-        expected = {
-            f"{name}/{key}": tensor
-            for name, quantizer in self._quantizers(job, block).items()
-            for key, tensor in quantizer.state_dict().items()
-        }
-        if different := state.keys() ^ expected.keys():
-            return f"{min(different)!r} is missing, or is not expected"
-        for key, tensor in expected.items():
-            name, _, part = key.rpartition("/")
-            found = state[key]
-            fits = found.shape == tensor.shape or (part == "up" and found.numel() in (0, sizes[name]))
-            if not fits or found.dtype != tensor.dtype:
-                return f"{key!r} has another shape or type"
-            if found.is_floating_point() and not bool(found.isfinite().all()):
-                return f"{key!r} holds NaN or infinite values"
-            if part == "scale" and not bool((found > 0).all()):
-                return f"{key!r} holds scales that are not above 0"
-        return None
 
 
 @register_algorithm

@@ -75,8 +75,8 @@ def undecided(h: Tensor, beta: float | Tensor) -> Tensor:
     return (1 - (2 * h - 1).abs().pow(beta)).sum()
 
 
-def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2.0) -> float | None:
-    """The exponent after a fraction of the steps: none during the warm-up, then decreasing linearly.
+def beta_at(progress: float, warmup: float) -> float | None:
+    """The exponent after a fraction of the steps: none during the warm-up, then decreasing linearly from 20 to 2.
 
     Example:
         >>> beta_at(0.1, 0.2), beta_at(0.2, 0.2), beta_at(1.0, 0.2)
@@ -84,7 +84,7 @@ def beta_at(progress: float, warmup: float, first: float = 20.0, last: float = 2
     """
     if progress < warmup:
         return None
-    return first + (last - first) * (progress - warmup) / (1 - warmup)
+    return 20.0 - 18.0 * (progress - warmup) / (1 - warmup)
 
 
 def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: list[Tensor]) -> Tensor:
