@@ -47,7 +47,7 @@ class LayerRecord:
     transposed: bool = False  # the parameter holds it as [in, out]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LanguageModel:
     """The result of ``sparsebit.llm.quantize``: an ordinary module whose linear layers hold packed weights.
 
@@ -63,6 +63,10 @@ class LanguageModel:
     records: list[LayerRecord]
     tokenizer: Any = None
     ignored: dict[str, str] = field(default_factory=dict)  # weights left in float, with the reason
+
+    def __repr__(self) -> str:
+        weights = f"{len(self.weights)} weights in {self.bits:.2f} bits each, including scales"
+        return f"LanguageModel({type(self.model).__name__}: {weights}; {self.nbytes / 1e6:.1f} MB)"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module."""

@@ -146,6 +146,9 @@ def _read(data: str | os.PathLike[str]) -> str:
         pass  # a text too long to be a file name
     except UnicodeDecodeError:
         raise SparsebitError(f"{os.fspath(path)!r} is not UTF-8 text") from None
-    if isinstance(data, os.PathLike) or (len(str(data)) < 256 and "/" in str(data) and " " not in str(data)):
+    looks_like_a_path = "/" in str(data) or path.suffix
+    if isinstance(data, os.PathLike) or (
+        len(str(data)) < 256 and looks_like_a_path and len(str(data).split()) == 1
+    ):
         raise SparsebitError(f"there is no file {os.fspath(path)!r}", expected="a text file or a text")
     return str(data)

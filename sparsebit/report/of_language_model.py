@@ -34,13 +34,17 @@ def report_language_model(
         note="including scales and zero points, compared with float32",
     )
     worst = max(model.records, key=lambda record: record.loss, default=None)
-    sentence = f"{len(model.records)} weights of {title} take {model.bits:.2f} bits each, including scales"
+    sentence = f"{len(model.records)} weights of {title} are pruned and stay in float"
+    if model.weights:
+        sentence = (
+            f"{len(model.weights)} weights of {title} take {model.bits:.2f} bits each, including scales"
+        )
     if worst is not None:
         sentence += f"; {worst.name} has the largest error, {worst.loss:.2%} of the energy of its output"
     return Report(
         title=title,
         sentence=f"{sentence}.",
-        measures=(size,),
+        measures=(size,) if model.weights else (),
         layers=tuple(_entry(record) for record in model.records),
         in_float=(
             *model.ignored.items(),
@@ -50,7 +54,7 @@ def report_language_model(
             "SQNR: energy of a layer's output over the energy of its error, measured on the inputs from the "
             "calibration data, or on the weight alone if there was no data.",
             *_remarks(model),
-            *engine_notes(model),
+            *(engine_notes(model) if model.weights else ()),
             *(line for report in exports for line in str(report).splitlines()),
         ),
         made_with=made_with(),
@@ -85,10 +89,11 @@ def engine_notes(model: LanguageModel) -> list[str]:
 def _entry(record: LayerRecord) -> LayerEntry:
     digits = "".join(letter for letter in record.code.partition("_")[0] if letter.isdigit())
     groups = "per channel" if record.group_size is None else f"groups of {record.group_size}"
+    op = f"{record.code}, {groups}, {record.bits:.2f} bits"
     return LayerEntry(
         name=record.name,
         node=record.name,
-        op=f"{record.code}, {groups}, {record.bits:.2f} bits",
+        op="float32" if record.code == "float32" else op,
         weight_bits=int(digits) if digits else None,
         sqnr_alone=-10 * math.log10(record.loss) if record.loss > 0 else None,
     )

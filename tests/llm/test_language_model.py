@@ -22,6 +22,10 @@ def test_bits_count_scales_and_zero_points() -> None:
     assert {record.bits for record in model.records} == {model.bits}
     float_bytes = sum(t.nbytes for t in DECODERS["llama"]().state_dict().values())
     assert model.nbytes < 0.5 * float_bytes
+    assert (
+        repr(model)
+        == "LanguageModel(LlamaForCausalLM: 21 weights in 4.62 bits each, including scales; 0.1 MB)"
+    )
     found = model.evaluate(tokens(128), length=32)
     assert found.tokens == 128 and found.divergence is None
 

@@ -264,9 +264,10 @@ def test_specific_rules_set_bits_by_layer_and_must_match() -> None:
         llm.quantize(DECODERS["llama"](), tokens(), {**CONFIG, "W": {"SPECIFIC": {"*.nothing": {"BIT": 8}}}})
 
 
-def test_what_is_quantized_already_or_not_a_model_is_refused() -> None:
+def test_what_is_quantized_already_or_not_a_model_is_refused(tmp_path: Path) -> None:
     small = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn"}, progress=False)
-    for given in (small, small.model):
+    small.save(tmp_path / "small")
+    for given in (small, small.model, tmp_path / "small"):
         with pytest.raises(SparsebitError, match="quantized already"):
             llm.quantize(given, None, {"METHOD": "rtn"}, progress=False)  # type: ignore[arg-type]
     for wrong, said in ((3, "an int"), (None, "None")):

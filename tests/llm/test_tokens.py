@@ -72,6 +72,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         ("a text", None, "text needs a tokenizer"),
         (torch.ones(3), None, "token ids must be integers"),
         (tmp_path / "gone.txt", tokenizer(), "there is no file"),
+        ("gone.txt", tokenizer(), "there is no file"),
         (tmp_path / "bytes", tokenizer(), "is not UTF-8 text"),
         (7, None, "calibration data cannot be read"),
     ):

@@ -28,9 +28,12 @@ def test_losses_bits_and_engines_are_on_the_page() -> None:
     assert "input range" not in page and "cosine" not in page  # nothing was measured for these columns
 
 
-def test_weights_with_one_remark_share_a_note() -> None:
+def test_a_model_that_is_only_pruned_has_no_bits_and_no_formats() -> None:
     config = {"METHOD": "rtn", "W": {"BIT": 0, "SPARSITY": 0.5}}
     report = report_language_model(llm.quantize(DECODERS["llama"](), None, config, progress=False))
+    assert report.sentence.startswith("21 weights of LlamaForCausalLM are pruned and stay in float; ")
+    assert report.measures == () and len(report.notes) == 2 and report.layers[0].op == "float32"
+    # Weights with the same remark share a note.
     assert report.notes[1] == "model.layers.0.self_attn.q_proj.weight and 20 more: 50% of it is zero."
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from sparsebit.errors import ArtifactError
 from sparsebit.graph.exclusive import replaced
+from sparsebit.storage import MANIFEST
 from sparsebit.storage.text_file import read_bytes
 
 CONFIG, ADAPTERS, TOKENIZER = "config.json", "adapter_config.json", "tokenizer_config.json"
@@ -30,6 +31,12 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
             "this folder holds adapters; transformers would load the base model that they name",
             where=str(place / ADAPTERS),
             hint="pass the folder of the base model; load_lora(model, folder) adds the adapters",
+        )
+    if (place / MANIFEST).exists() and not (place / CONFIG).exists():
+        raise ArtifactError(
+            f"the model in {os.fspath(folder)!r} is quantized already",
+            expected="a folder that save_pretrained wrote",
+            hint="pass the folder of the float model",
         )
     require_no_code(_read(place / CONFIG), str(place / CONFIG))
     try:

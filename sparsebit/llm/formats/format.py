@@ -84,7 +84,8 @@ def require_exact(format_name: str, format: Format, model: LanguageModel) -> Non
     found += format.refusals(model)
     if found:
         first = found[0]
-        more = f", and {len(found) - 1} more layers" if len(found) > 1 else ""
+        others = len({refusal.layer for refusal in found}) - 1
+        more = f", and {others} more layers" if others else ""
         raise SparsebitError(
             f"{format_name} cannot store {first.layer!r} exactly{more}: {first.reason}",
             expected=first.setting,

@@ -8,6 +8,7 @@ from sparsebit.llm.methods.awq import Awq
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.hqq import Hqq
 from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
+from sparsebit.llm.methods.registration import register_method
 from sparsebit.llm.methods.rotate import Rotate
 from sparsebit.llm.methods.rtn import Rtn, Wanda
 from sparsebit.llm.methods.signround import SignRound
@@ -35,4 +36,5 @@ __all__ = [
     "Tuner",
     "Wanda",
     "WeightSpec",
+    "register_method",
 ]
