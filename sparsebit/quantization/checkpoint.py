@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import Call, device_of, to_device
+from sparsebit.batches import Call, fitting_example
 from sparsebit.errors import CaptureError, GraphError, SparsebitError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.processes import failing_together, rank
@@ -122,7 +122,7 @@ def load_checkpoint(
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
         example = _decode_example(content.value("example"), tensors.get("example", {}), folder)
-        example_inputs, example_kwargs = to_device(example, device_of(model))
+        example_inputs, example_kwargs = fitting_example(model, example)
     plan = QuantPlan.from_dict(content.section("plan").data)
     training = content.section("training").into(TrainingState)
     tuned = content.flag("tuned")
@@ -191,8 +191,8 @@ def _lacking(quantizer: Quantizer) -> str | None:
     scale, zero_point = quantizer.scale, quantizer.zero_point
     if not scale.numel() and not zero_point.numel():
         return None
-    if scale.dtype != torch.float32 or zero_point.dtype != torch.float32:
-        return "floating-point scales"
+    if scale.dtype not in (torch.float32, torch.float64) or zero_point.dtype != scale.dtype:
+        return "scales and zero points in float32, or all in float64"
     if scale.shape != zero_point.shape:
         return "a zero point for each scale"
     if quantizer.layout.kind == "token":
@@ -226,9 +226,14 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
     # Assigned, not written: the old tensors belong to the user. A parameter with two names stays shared.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
+    wide = _float64_grids(gm)
     for name, tensor in state.items():
         old = before.get(name)
-        if isinstance(old, Tensor) and old.dtype != tensor.dtype:
+        if (
+            isinstance(old, Tensor)
+            and old.dtype != tensor.dtype
+            and not (tensor.dtype == torch.float64 and name in wide)
+        ):
             raise ArtifactError(
                 f"{os.fspath(folder)!r} does not fit this model: {name!r} has another type",
                 expected=str(old.dtype),
@@ -244,6 +249,16 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
         )
     except RuntimeError as error:
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
+
+
+def _float64_grids(gm: GraphModule) -> set[str]:
+    """The names of the scales and zero points, if the model computes in float64, as they do then."""
+    quantizers = {path: module for path, module in gm.named_modules() if isinstance(module, Quantizer)}
+    dtypes = {parameter.dtype for parameter in gm.parameters()}
+    dtypes |= {module.dtype for module in quantizers.values() if isinstance(module, Frozen)}
+    if torch.float64 not in dtypes:
+        return set()
+    return {f"{path}.{name}" for path in quantizers for name in ("scale", "zero_point", "followed")}
 
 
 def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: object) -> None:
@@ -277,7 +292,7 @@ def _encode_example(example: Call) -> tuple[dict[str, Tensor], Any]:
     return {str(index): tensor for index, tensor in enumerate(kept)}, structure
 
 
-def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tuple[Any, Any]:
+def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> Call:
     if not isinstance(written, Mapping) or "call" not in written:
         kind = written.get("unsupported") if isinstance(written, Mapping) else None
         raise ArtifactError(
@@ -292,5 +307,4 @@ def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object)
             raise damaged(folder, "an example input is missing")
         return tensors[name]
 
-    args, kwargs = decode_call(written["call"], find)
-    return (args or None), kwargs
+    return Call(*decode_call(written["call"], find))
