@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -58,7 +57,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
 def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -> None:
     quantizers = qmodel.quantizers
     for name, quantizer in quantizers.items():
-        if not isinstance(quantizer, Frozen) and (expected := _lacking(quantizer)) is not None:
+        if not isinstance(quantizer, Frozen) and (expected := quantizer.find_problem()) is not None:
             raise SparsebitError(
                 f"the grid of {name!r} cannot be saved: a folder with it would not load",
                 expected=expected,
@@ -182,27 +181,8 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
         if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
             raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
         return
-    if (expected := _lacking(quantizer)) is not None:
+    if (expected := quantizer.find_problem()) is not None:
         raise damaged(f"{folder}: the grid of {quantizer.name!r}", "its values do not fit", expected=expected)
-
-
-def _lacking(quantizer: Quantizer) -> str | None:
-    """What scale and zero point should be and are not; None if they are right, or not there yet."""
-    scale, zero_point = quantizer.scale, quantizer.zero_point
-    if not scale.numel() and not zero_point.numel():
-        return None
-    if scale.dtype not in (torch.float32, torch.float64) or zero_point.dtype != scale.dtype:
-        return "scales and zero points in float32, or all in float64"
-    if scale.shape != zero_point.shape:
-        return "a zero point for each scale"
-    if quantizer.layout.kind == "token":
-        return "no scale, as each token has its own"
-    grid = quantizer.grid()  # what counts: training may have pushed a learned scale below zero
-    right = {
-        "finite scales above 0": bool((grid.scale.isfinite() & (grid.scale > 0)).all()),
-        "finite zero points": bool(grid.zero_point.isfinite().all()),
-    }
-    return next((what for what, holds in right.items() if not holds), None)
 
 
 def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:
@@ -226,14 +206,15 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
     # Assigned, not written: the old tensors belong to the user. A parameter with two names stays shared.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
-    wide = _float64_grids(gm)
+    grids = {
+        f"{path}.{name}"  # checked by require_grid
+        for path, module in gm.named_modules()
+        if isinstance(module, Quantizer)
+        for name in ("scale", "zero_point", "followed")
+    }
     for name, tensor in state.items():
         old = before.get(name)
-        if (
-            isinstance(old, Tensor)
-            and old.dtype != tensor.dtype
-            and not (tensor.dtype == torch.float64 and name in wide)
-        ):
+        if isinstance(old, Tensor) and old.dtype != tensor.dtype and name not in grids:
             raise ArtifactError(
                 f"{os.fspath(folder)!r} does not fit this model: {name!r} has another type",
                 expected=str(old.dtype),
@@ -249,16 +230,6 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
         )
     except RuntimeError as error:
         raise ArtifactError(f"{os.fspath(folder)!r} does not fit this model: {error}") from None
-
-
-def _float64_grids(gm: GraphModule) -> set[str]:
-    """The names of the scales and zero points, if the model computes in float64, as they do then."""
-    quantizers = {path: module for path, module in gm.named_modules() if isinstance(module, Quantizer)}
-    dtypes = {parameter.dtype for parameter in gm.parameters()}
-    dtypes |= {module.dtype for module in quantizers.values() if isinstance(module, Frozen)}
-    if torch.float64 not in dtypes:
-        return set()
-    return {f"{path}.{name}" for path in quantizers for name in ("scale", "zero_point", "followed")}
 
 
 def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: object) -> None:

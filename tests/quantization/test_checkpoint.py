@@ -359,7 +359,8 @@ def test_models_in_other_precisions_are_saved(
         (lambda scale: scale * torch.inf, "finite scales above 0"),
         (lambda scale: scale * 0, "finite scales above 0"),
         (lambda scale: -scale, "finite scales above 0"),
-        (lambda scale: scale.double(), "has another type"),
+        (lambda scale: scale.double(), "in float32, or all in float64"),
+        (lambda scale: scale.half(), "in float32, or all in float64"),
         (lambda scale: scale[:0], "a zero point for each scale"),
     ],
 )
