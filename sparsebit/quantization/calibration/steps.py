@@ -22,7 +22,7 @@ from sparsebit.processes import (
     world_size,
 )
 from sparsebit.quantization.algorithms import Job
-from sparsebit.quantization.calibration.round import CalibrationRound
+from sparsebit.quantization.calibration.round import CalibrationRound, require_finite_tensors
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.storage import working_in
@@ -89,6 +89,8 @@ def finish_round(
             for step in after:
                 step.apply(job)
             require_grids(qmodel.quantizers.values())
+            names = ", ".join(step.NAME for step in after)
+            require_finite_tensors(qmodel.model, where=f"after {names}", hint="leave out a recovery step")
     if qmodel.recovery:  # processors of different kinds may differ in the last bits
         take_from_first([*qmodel.model.state_dict().values(), *qmodel.record.shifts.values()])
     qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
