@@ -80,6 +80,18 @@ def copied(call: Call) -> Call:
     return Call(*pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), tuple(call)))
 
 
+def fit_examples(model: nn.Module, examples: Call) -> Call:
+    """Example inputs on the device of a model's parameters; floating-point ones also in their dtype."""
+    like = next(model.parameters(), None)
+    if like is None:
+        return examples
+
+    def fit(tensor: Tensor) -> Tensor:
+        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
+
+    return Call(*pytree.tree_map_only(Tensor, fit, tuple(examples)))
+
+
 def few(call: Call, samples: int = 2) -> Call:
     """A call with the first samples only, if all its tensors are dense and have the same number of samples."""
     tensors = [leaf for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]

@@ -23,9 +23,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.batches.calls import Call, as_call, device_of, example_call, few, require_dense, to_device
+from sparsebit.batches.calls import (
+    Call,
+    as_call,
+    device_of,
+    example_call,
+    few,
+    fit_examples,
+    require_dense,
+    to_device,
+)
 from sparsebit.batches.reading import FEED, DataError, read_batches
 from sparsebit.errors import with_article
 
@@ -262,6 +272,19 @@ def example_from(model: nn.Module | Callable[..., Any] | None, item: Any, feed: 
     part = few(whole)
     cut = part is not whole and (not isinstance(model, nn.Module) or _runs(model, part))
     return part if cut else whole
+
+
+def fitting_example(model: nn.Module, saved: Call) -> Call:
+    """A saved example on the device of a model; also in its dtype, if the model runs only on that.
+
+    It was converted after it was captured, for instance by ``half()``.
+    """
+    moved, fitted = Call(*to_device(tuple(saved), device_of(model))), fit_examples(model, saved)
+    return moved if _dtypes(moved) == _dtypes(fitted) or _runs(model, moved) else fitted
+
+
+def _dtypes(call: Call) -> list[torch.dtype]:
+    return [leaf.dtype for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
 
 
 def _runs(model: nn.Module, call: Call) -> bool:

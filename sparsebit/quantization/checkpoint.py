@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.batches import Call, device_of, to_device
+from sparsebit.batches import Call, fitting_example
 from sparsebit.errors import CaptureError, GraphError, SparsebitError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
 from sparsebit.processes import failing_together, rank
@@ -58,7 +57,7 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
 def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -> None:
     quantizers = qmodel.quantizers
     for name, quantizer in quantizers.items():
-        if not isinstance(quantizer, Frozen) and (expected := _lacking(quantizer)) is not None:
+        if not isinstance(quantizer, Frozen) and (expected := quantizer.find_problem()) is not None:
             raise SparsebitError(
                 f"the grid of {name!r} cannot be saved: a folder with it would not load",
                 expected=expected,
@@ -125,7 +124,7 @@ def load_checkpoint(
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
         example = _decode_example(content.value("example"), tensors.get("example", {}), folder)
-        example_inputs, example_kwargs = to_device(example, device_of(model))
+        example_inputs, example_kwargs = fitting_example(model, example)
     plan = QuantPlan.from_dict(content.section("plan").data)
     training = content.section("training").into(TrainingState)
     teacher = None
@@ -188,27 +187,8 @@ def require_grid(quantizer: Quantizer, folder: object) -> None:
         if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
             raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
         return
-    if (expected := _lacking(quantizer)) is not None:
+    if (expected := quantizer.find_problem()) is not None:
         raise damaged(f"{folder}: the grid of {quantizer.name!r}", "its values do not fit", expected=expected)
-
-
-def _lacking(quantizer: Quantizer) -> str | None:
-    """What scale and zero point should be and are not; None if they are right, or not there yet."""
-    scale, zero_point = quantizer.scale, quantizer.zero_point
-    if not scale.numel() and not zero_point.numel():
-        return None
-    if scale.dtype != torch.float32 or zero_point.dtype != torch.float32:
-        return "floating-point scales"
-    if scale.shape != zero_point.shape:
-        return "a zero point for each scale"
-    if quantizer.layout.kind == "token":
-        return "no scale, as each token has its own"
-    grid = quantizer.grid()  # what counts: training may have pushed a learned scale below zero
-    right = {
-        "finite scales above 0": bool((grid.scale.isfinite() & (grid.scale > 0)).all()),
-        "finite zero points": bool(grid.zero_point.isfinite().all()),
-    }
-    return next((what for what, holds in right.items() if not holds), None)
 
 
 def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -> ArtifactError:
@@ -232,9 +212,15 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
     # Assigned, not written: the old tensors belong to the user. A parameter with two names stays shared.
     before = gm.state_dict(keep_vars=True)
     made: dict[int, Tensor] = {}
+    grids = {
+        f"{path}.{name}"  # checked by require_grid
+        for path, module in gm.named_modules()
+        if isinstance(module, Quantizer)
+        for name in ("scale", "zero_point", "followed")
+    }
     for name, tensor in state.items():
         old = before.get(name)
-        if isinstance(old, Tensor) and old.dtype != tensor.dtype:
+        if isinstance(old, Tensor) and old.dtype != tensor.dtype and name not in grids:
             raise ArtifactError(
                 f"{os.fspath(folder)!r} does not fit this model: {name!r} has another type",
                 expected=str(old.dtype),
@@ -283,7 +269,7 @@ def _encode_example(example: Call) -> tuple[dict[str, Tensor], Any]:
     return {str(index): tensor for index, tensor in enumerate(kept)}, structure
 
 
-def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> tuple[Any, Any]:
+def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> Call:
     if not isinstance(written, Mapping) or "call" not in written:
         kind = written.get("unsupported") if isinstance(written, Mapping) else None
         raise ArtifactError(
@@ -298,5 +284,4 @@ def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object)
             raise damaged(folder, "an example input is missing")
         return tensors[name]
 
-    args, kwargs = decode_call(written["call"], find)
-    return (args or None), kwargs
+    return Call(*decode_call(written["call"], find))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import Call, Loss, ModelInputs, copied, device_of
+from sparsebit.batches import Call, Loss, ModelInputs, copied, device_of, fit_examples
 from sparsebit.config import SConfig
 from sparsebit.display import in_notebook
 from sparsebit.errors import refuse_pickle
@@ -30,7 +30,7 @@ from sparsebit.sparse.masking import MaskedGraph, MaskStore, hold_all
 from sparsebit.sparse.report import SparseReport, make_report, require_choice
 from sparsebit.sparse.schedule import progress_at, ratio_at
 from sparsebit.sparse.shrink import ShrinkPlan
-from sparsebit.sparse.shrink.forms import ShrunkForm, fit_examples, make_smaller
+from sparsebit.sparse.shrink.forms import ShrunkForm, make_smaller
 from sparsebit.sparse.sparse_config import parse_sconfig
 
 Data = Iterable[Any] | None

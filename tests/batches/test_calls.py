@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sparsebit.batches import (
     Call,
@@ -13,6 +14,7 @@ from sparsebit.batches import (
     crop_like,
     device_of,
     example_call,
+    fit_examples,
     to_device,
 )
 from sparsebit.errors import SparsebitError
@@ -56,3 +58,9 @@ def test_samples_of_another_kind_are_not_offered(dummy: object) -> None:
 def test_keyword_arguments_are_a_dict(wrong: Any) -> None:
     with pytest.raises(SparsebitError, match="example_kwargs holds the keyword arguments"):
         example_call(X, wrong)
+
+
+def test_examples_fit_the_model() -> None:
+    examples = Call((torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)))
+    fitted = fit_examples(nn.Linear(4, 4).double(), examples)
+    assert [one.dtype for one in fitted[0]] == [torch.float64, torch.int64]

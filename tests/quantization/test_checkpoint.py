@@ -336,6 +336,19 @@ def test_a_folder_from_a_machine_with_a_gpu_loads_on_one_without(
     assert QuantModel.load(tmp_path / "q", residual()).cfg.DEVICE == "cpu"
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("converted", [False, True])
+@pytest.mark.parametrize("floats", [False, True])
+def test_models_in_other_precisions_are_saved(
+    tmp_path: Path, dtype: torch.dtype, converted: bool, floats: bool
+) -> None:
+    x = images().to(dtype)
+    saved = quantized().to(dtype) if converted else quantized(residual().to(dtype), None, x)
+    saved.save(tmp_path / "q", floats=floats)
+    loaded = QuantModel.load(tmp_path / "q", residual().to(dtype))
+    assert torch.equal(loaded(x), saved(x)) and loaded(x).dtype == dtype
+
+
 # -- what a damaged folder says -------------------------------------------------------------------------------------
 
 
@@ -346,7 +359,8 @@ def test_a_folder_from_a_machine_with_a_gpu_loads_on_one_without(
         (lambda scale: scale * torch.inf, "finite scales above 0"),
         (lambda scale: scale * 0, "finite scales above 0"),
         (lambda scale: -scale, "finite scales above 0"),
-        (lambda scale: scale.double(), "has another type"),
+        (lambda scale: scale.double(), "in float32, or all in float64"),
+        (lambda scale: scale.half(), "in float32, or all in float64"),
         (lambda scale: scale[:0], "a zero point for each scale"),
     ],
 )

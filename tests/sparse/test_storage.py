@@ -42,6 +42,14 @@ def test_a_pruning_in_progress_comes_back(kind: str, tmp_path: Path) -> None:
     assert torch.equal(again(images()), smodel(images()))
 
 
+@pytest.mark.parametrize("shrunk", [False, True])
+def test_a_model_that_was_converted_to_half_precision_comes_back(shrunk: bool, tmp_path: Path) -> None:
+    model = pruned().shrink() if shrunk else pruned()
+    save(model.half(), tmp_path)
+    again, x = load(tmp_path, residual(seed=7).half()), images().half()
+    assert torch.equal(again(x), model(x))
+
+
 def test_a_shrunk_and_trained_model_comes_back(tmp_path: Path) -> None:
     small = pruned().shrink()
     optimizer = torch.optim.SGD(small.parameters(), lr=0.1)

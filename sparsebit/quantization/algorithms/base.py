@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
 from sparsebit.config.engine.plugins import PlugInRule
 from sparsebit.config.quantization.recovery import STEP_RULES
+from sparsebit.errors import RegistryError
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.quant_graph import QuantGraph
@@ -19,7 +21,6 @@ from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.registry import Registry
 
-Kind = TypeVar("Kind", bound="type[Algorithm]")
 Stage = Literal["before", "after"]
 
 
@@ -69,8 +70,18 @@ class Algorithm(ABC):
 ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step", Algorithm)
 
 
-def register_algorithm(cls: Kind) -> Kind:
-    """Class decorator: let ``SCHEDULE.RECOVERY`` name this algorithm, with its fields as options."""
-    ALGORITHMS.register(cls.NAME)(cls)
-    STEP_RULES.add(cls.NAME, PlugInRule(options=cls))
+def register_algorithm(cls: Any = None, *, replace: bool = False) -> Any:
+    """Class decorator: let ``SCHEDULE.RECOVERY`` name this algorithm, with its fields as options.
+
+    Written as ``@register_algorithm`` or ``@register_algorithm(replace=True)``.
+    """
+    if cls is None:
+        return partial(register_algorithm, replace=replace)
+    if (stage := getattr(cls, "stage", "after")) not in get_args(Stage):
+        raise RegistryError(
+            f"{cls.__qualname__} has no stage {stage!r}", expected=" or ".join(get_args(Stage))
+        )
+    name: Any = getattr(cls, "NAME", None)
+    ALGORITHMS.register(name, replace=replace)(cls)
+    STEP_RULES.add(name, PlugInRule(options=cls))
     return cls

@@ -111,7 +111,7 @@ class CalibrationRound:
             tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             if all(map(is_finite, tensors)):
                 got = f"data without any, and {error.message}"
-                _require_finite_tensors(self.gm, row=error.row, where=error.where, got=got)
+                require_finite_tensors(self.gm, row=error.row, where=error.where, got=got)
             raise
         finally:
             for handle in handles:
@@ -250,7 +250,7 @@ class CalibrationRound:
             if not self._checks_each_call:
                 self._require_finite()
             # Tensors that no quantizer measures, such as the bias of the last layer; quantizers check the weights.
-            _require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
+            require_finite_tensors(self.gm, skipped={name for name, _ in self._active("W")})
         first = next((n for n in everywhere[0][1] if all(n in names for _, names in everywhere)), None)
         if first is not None:
             raise SparsebitError(
@@ -261,7 +261,7 @@ class CalibrationRound:
             )
 
 
-def _require_finite_tensors(gm: GraphModule, skipped: Collection[str] = (), **parts: Any) -> None:
+def require_finite_tensors(gm: GraphModule, skipped: Collection[str] = (), **parts: Any) -> None:
     """Raise if a parameter or buffer holds NaN or infinity; buffers may hold minus infinity, as masks do."""
     names = [
         name for name, parameter in gm.named_parameters() if name not in skipped and not is_finite(parameter)
@@ -271,6 +271,5 @@ def _require_finite_tensors(gm: GraphModule, skipped: Collection[str] = (), **pa
         raise CalibrationError(
             f"{names[0]!r} of the model holds NaN or infinity"
             + (f", and so do {len(names) - 1} more" if len(names) > 1 else ""),
-            hint="load the model again, or train it in float32",
-            **parts,
+            **{"hint": "load the model again, or train it in float32"} | parts,
         ) from None

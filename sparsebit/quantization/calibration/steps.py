@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,9 @@ from sparsebit.processes import (
     world_size,
 )
 from sparsebit.quantization.algorithms import Job
-from sparsebit.quantization.calibration.round import CalibrationRound
+from sparsebit.quantization.calibration.round import CalibrationRound, require_finite_tensors
 from sparsebit.quantization.calibration.spill_list import SpillList
+from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.storage import working_in
 
 if TYPE_CHECKING:
@@ -82,12 +84,28 @@ def finish_round(
                 calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=shown)
             else:
                 calibration.finish(qmodel.weights())
-        for step in qmodel.recovery:
-            if step.stage == "after":
+            require_grids(calibration.quantizers.values())
+        if after := [step for step in qmodel.recovery if step.stage == "after"]:
+            for step in after:
                 step.apply(job)
+            require_grids(qmodel.quantizers.values())
+            names = ", ".join(step.NAME for step in after)
+            require_finite_tensors(qmodel.model, where=f"after {names}", hint="leave out a recovery step")
     if qmodel.recovery:  # processors of different kinds may differ in the last bits
         take_from_first([*qmodel.model.state_dict().values(), *qmodel.record.shifts.values()])
     qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
+
+
+def require_grids(quantizers: Iterable[Quantizer]) -> None:
+    """Raise for a grid that nothing can be rounded to; the quantizers and steps of others compute some."""
+    for quantizer in quantizers:
+        if (expected := quantizer.find_problem()) is not None:
+            raise SparsebitError(
+                f"calibration gave {quantizer.name!r} a grid that cannot be used",
+                expected=expected,
+                got=f"scale {quantizer.scale.detach()!r:.120}",
+                hint=f"look at the data, the quantizer {quantizer.spec.quantizer!r} and the config's recovery steps",
+            )
 
 
 def make_job(

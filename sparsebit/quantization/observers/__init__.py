@@ -12,6 +12,7 @@ from sparsebit.quantization.observers.base import (
     observe,
     register_observer,
     require_finite,
+    require_range,
 )
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver
 from sparsebit.quantization.observers.kl_histogram import KLHistogram
@@ -40,4 +41,5 @@ __all__ = [
     "observe",
     "register_observer",
     "require_finite",
+    "require_range",
 ]

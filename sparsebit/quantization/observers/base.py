@@ -145,8 +145,33 @@ def _rule_for(name: str, kind: type[Observer[Any]]) -> NameRule:
 def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
     """The range of one complete tensor [C, N], by the observer's own ``observe`` if it has one."""
     if isinstance(observer, WholeTensorObserver):
-        return observer.observe(x, code)
-    return observer.finish(measure_whole(observer, x), code)
+        return require_range(observer, observer.observe(x, code), like=x)
+    return require_range(observer, observer.finish(measure_whole(observer, x), code), like=x)
+
+
+def require_range(observer: Observer[Any], found: Any, like: Tensor | None) -> Range:
+    """What an observer returned, if it is a range: the mistake of a plug-in would become wrong numbers.
+
+    It has a row for each row of ``like`` [C, ...] and the dtype to compute with its numbers; None in a process that has
+    seen no data.
+    """
+    lo, hi = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
+    if not isinstance(lo, Tensor) or not isinstance(hi, Tensor) or not _is_range(lo, hi, like):
+        rows = "C" if like is None else len(like)
+        raise SparsebitError(
+            f"the observer {type(observer).__name__} did not return a range",
+            expected=f"Range(lo, hi): floating-point tensors [{rows}], finite, with lo <= 0 <= hi",
+            got=f"{found!r:.200}",
+        )
+    dtype = compute_dtype(lo.dtype if like is None else like.dtype)
+    return Range(lo.to(dtype), hi.to(dtype))
+
+
+def _is_range(lo: Tensor, hi: Tensor, like: Tensor | None) -> bool:
+    if not (lo.is_floating_point() and hi.is_floating_point() and lo.shape == hi.shape and lo.dim() == 1):
+        return False
+    right = (lo <= 0) & (hi >= 0) & lo.isfinite() & hi.isfinite()
+    return (like is None or len(like) == len(lo)) and bool(right.all())
 
 
 def measure_whole(observer: Observer[State], x: Tensor) -> State:

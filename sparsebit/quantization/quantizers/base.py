@@ -25,6 +25,7 @@ from sparsebit.quantization.observers import (
     merge_states,
     observe,
     require_finite,
+    require_range,
 )
 from sparsebit.quantization.quantizers import measured
 from sparsebit.quantization.quantizers.prepared_kernels import PreparedKernels
@@ -123,6 +124,25 @@ class Quantizer(nn.Module):
         """Whether there are measurements to compute a grid from."""
         return self._state is not None or self.layout.kind == "token"
 
+    def find_problem(self) -> str | None:
+        """What scale and zero point should be and are not; None if they are right, or not there yet."""
+        scale, zero_point = self.scale, self.zero_point
+        if not scale.numel() and not zero_point.numel():
+            return None
+        dtypes = {part.dtype for part in (scale, zero_point, self.followed) if part.numel()}
+        if dtypes not in ({torch.float32}, {torch.float64}):
+            return "scales and zero points in float32, or all in float64"
+        if scale.shape != zero_point.shape:
+            return "a zero point for each scale"
+        if self.layout.kind == "token":
+            return "no scale, as each token has its own"
+        grid = self.grid()  # what counts: training may have pushed a learned scale below zero
+        right = {
+            "finite scales above 0": bool((grid.scale.isfinite() & (grid.scale > 0)).all()),
+            "finite zero points": bool(grid.zero_point.isfinite().all()),
+        }
+        return next((what for what, holds in right.items() if not holds), None)
+
     def set_bit(self, bit: int) -> None:
         """Change the number of bits; calibrate again afterwards."""
         code = CodeType.of(bit, self.spec.symmetric)
@@ -166,10 +186,9 @@ class Quantizer(nn.Module):
         seen = self._rows_of(x)
         if self._state is None:
             self._rows = seen.shape[0]
+            self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
         elif self._rows != seen.shape[0]:
             raise self._other_channels(x, self._rows)
-        if self._batches == 1:
-            self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
         self._state = self.observer.update(
             self.observer.init(seen) if self._state is None else self._state, seen
         )
@@ -213,7 +232,7 @@ class Quantizer(nn.Module):
                 got=error.got,
                 hint="the model's own weights hold these values; load it again, or train it in float32",
             ) from None
-        self.set_range(join_blocks([r.lo for r in ranges]), join_blocks([r.hi for r in ranges]), x)
+        self._use_range(join_blocks([r.lo for r in ranges]), join_blocks([r.hi for r in ranges]), x)
 
     def finish(self) -> None:
         """Compute a grid from the measurements of all processes."""
@@ -231,8 +250,9 @@ class Quantizer(nn.Module):
                 f"{self.name!r} cannot be calibrated: it was NaN or infinite in some batch",
                 hint="look at the data and the weights; a float16 model may also have overflowed",
             )
-        lo, hi = self.observer.finish(state, self.code)
-        self.set_range(lo, hi, None)
+        found = self.observer.finish(state, self.code)
+        lo, hi = require_range(self.observer, found, like=self._some if self._rows else None)
+        self._use_range(lo, hi, None)
         self._state = None
         step = float(self.scale.detach().abs().min())
         measured.warn_of_outliers(self.name, step, self._some, float(torch.maximum(-lo, hi).max()))
@@ -273,6 +293,14 @@ class Quantizer(nn.Module):
             self.followed = torch.stack(self.grid().ends()).detach()
         self.followed.lerp_(torch.stack([lo, hi]), share)
         self.set_range(self.followed[0], self.followed[1], None)
+
+    def _use_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
+        self.set_range(lo, hi, x)
+        if not self.calibrated:
+            raise SparsebitError(
+                f"the quantizer {self.spec.quantizer!r} set no grid for {self.name!r}",
+                hint="call set_grid in set_range",
+            )
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """Set the grid for a measured range; ``x`` is the complete tensor if there is one (a weight)."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sparsebit.errors import SparsebitError, with_article
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.evidence.statistic import Evidence, wide
@@ -37,9 +39,24 @@ def score_group(
     there = torch.zeros(len(slices), group.channels, dtype=torch.bool)
     for row, where in enumerate(slices):
         channels, rows = channel_rows(where, sparser, tensors, evidence)
-        scores[row, channels] = sparser.score(rows).detach().to("cpu", torch.float64)
+        scores[row, channels] = score_rows(sparser, rows).to("cpu", torch.float64)
         there[row, channels] = True
     return aggregate_scores(scores, there, aggregate)
+
+
+def score_rows(sparser: Sparser, rows: Rows) -> Tensor:
+    """The scores of a criterion, [R] in floating point; an error if it returned anything else than one for each row."""
+    found: Any = sparser.score(rows)
+    if not isinstance(found, Tensor) or found.is_complex() or found.numel() != len(rows.weight):
+        shape = f" {list(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else ""
+        raise SparsebitError(
+            f"the criterion {type(sparser).__name__} did not return one score for each row",
+            where=rows.name,
+            expected=f"a tensor [{len(rows.weight)}] of real numbers",
+            got=f"{with_article(type(found).__name__)}{shape}",
+        )
+    found = found.detach().reshape(-1)
+    return found if found.is_floating_point() else found.to(torch.float64)
 
 
 def aggregate_scores(scores: Tensor, there: Tensor, how: str) -> Tensor:
@@ -79,7 +96,7 @@ def _score_jointly(
             parts.setdefault(name, []).append(full)
     joined = {name: torch.cat(found, 1) for name, found in parts.items()}
     both = Rows(name=slices[0].tensor, weight=joined.pop(_WEIGHT), evidence=joined)
-    return sparser.score(both).detach().to("cpu", torch.float64)
+    return score_rows(sparser, both).to("cpu", torch.float64)
 
 
 def _slices_for(
@@ -141,7 +158,7 @@ def score_weights(name: str, weight: Tensor, sparser: Sparser, evidence: Evidenc
     """One score for every single weight, in the shape of the tensor."""
     plain = weight.detach().to(wide(weight)).reshape(-1, 1)
     found = _by_row(name, sparser, evidence, lambda one: one.reshape(-1, 1))
-    return sparser.score(Rows(name=name, weight=plain, evidence=found)).reshape(weight.shape)
+    return score_rows(sparser, Rows(name=name, weight=plain, evidence=found)).reshape(weight.shape)
 
 
 def score_blocks(
@@ -151,7 +168,7 @@ def score_blocks(
     found = _by_row(name, sparser, evidence, blocks.to_rows)
     rows = Rows(name=name, weight=blocks.to_rows(weight.detach().to(wide(weight))), evidence=found)
     sizes = blocks.sizes().to(rows.weight.device)
-    return sparser.score(rows) * (rows.weight.shape[1] / sizes)
+    return score_rows(sparser, rows) * (rows.weight.shape[1] / sizes)
 
 
 _WEIGHT = ""  # beside the names of statistics, none of which is empty

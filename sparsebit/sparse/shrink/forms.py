@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.batches import Call
@@ -136,15 +135,3 @@ def origin_of(pruner: Pruner, kept: Mapping[str, Tensor], form: ShrunkForm, exam
         example,
         "graph" if form == "graph" else "module",
     )
-
-
-def fit_examples(model: nn.Module, examples: Call) -> Call:
-    """Example inputs on the device of a model's parameters; floating-point ones also in their dtype."""
-    like = next(model.parameters(), None)
-    if like is None:
-        return examples
-
-    def fit(tensor: Tensor) -> Tensor:
-        return tensor.to(like.device, like.dtype if tensor.is_floating_point() else tensor.dtype)
-
-    return Call(*pytree.tree_map_only(Tensor, fit, tuple(examples)))

@@ -100,6 +100,10 @@ def register_sparser(
 
     def add(kind: Kind) -> Kind:
         spelled = SPARSER_RULES.canonical(name_to_register(kind, name, "register_sparser"))
+        if types is not None and (isinstance(types, str) or not types or not set(types) <= set(TYPES)):
+            raise RegistryError(
+                f"{types!r:.80} are not kinds of sparsity", expected=f"some of {', '.join(TYPES)}"
+            )
         SPARSERS.register(spelled, replace=replace)(kind)
         known = SparserRule(types=tuple(types or TYPES), because=because)
         if types is None and spelled in SPARSER_RULES and not replace:

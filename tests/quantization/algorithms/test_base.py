@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from sparsebit.errors import RegistryError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_quantized_layers
+from sparsebit.quantization.observers import CalibrationError
 from tests.quantization.algorithms.jobs import is_same, snapshot
 from tests.quantization.nets import config, images, residual
 
@@ -71,6 +72,34 @@ def test_one_of_your_own(shrinking: type[Algorithm], asym: bool) -> None:
     assert qmodel.quantizers["relu"].scale < plain.quantizers["relu"].scale, "measured behind the new weights"
     with pytest.raises(RegistryError, match="shrink"):
         register_algorithm(shrinking)
+
+
+def test_a_cell_of_a_notebook_may_be_run_again(shrinking: type[Algorithm]) -> None:
+    again = type("Shrink", (shrinking,), {})
+    assert register_algorithm(replace=True)(again) is again and ALGORITHMS["shrink"] is again
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"NAME": "late", "stage": "during"}, r"Late has no stage 'during'[\s\S]*before or after"),
+        ({}, "None is not a name for a recovery step"),
+        ({"NAME": 5}, "5 is not a name for a recovery step"),
+    ],
+)
+def test_a_step_has_a_name_and_a_stage(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(RegistryError, match=told):
+        register_algorithm(type("Late", (Algorithm,), {"apply": lambda self, job: None, **fields}))
+    assert "late" not in ALGORITHMS and "late" not in recovery.STEP_RULES
+
+
+def test_a_step_that_leaves_infinity_is_refused(
+    shrinking: type[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shrinking, "stage", "after")
+    made = config(SCHEDULE={"RECOVERY": [{"shrink": {"factor": 1e300}}]})
+    with pytest.raises(CalibrationError, match=r"'conv1.weight' of the model holds NaN[\s\S]*after shrink"):
+        QuantModel(residual(), made, images()).calibrate([images()], progress=False)
 
 
 def test_a_step_that_fails_leaves_nothing_measuring(

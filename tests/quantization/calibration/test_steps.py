@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization import QuantModel
+from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.calibration.steps import finish_round, require_asym, require_measured, run_loader
 from tests.quantization.nets import config, images, residual
 from tests.storage.processes import held_by_another
@@ -45,3 +47,37 @@ def test_a_second_recovery_in_the_same_folder_is_refused(tmp_path: Path) -> None
     qmodel = QuantModel(residual(), config(), images())
     qmodel.calibrate([images()], folder=tmp_path / "unused", progress=False)
     assert not (tmp_path / "unused").exists(), "no step keeps anything"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda scale: None, "the quantizer 'uniform' set no grid for"),
+        (lambda scale: (scale * torch.nan, torch.zeros_like(scale)), "finite scales above 0"),
+        (lambda scale: (-scale, torch.zeros_like(scale)), "finite scales above 0"),
+        (lambda scale: (scale, scale / 0), "finite zero points"),
+        (lambda scale: (scale, torch.zeros(())), "a zero point for each scale"),
+        (lambda scale: (scale, torch.zeros_like(scale).long()), "scales and zero points in float32"),
+    ],
+)
+@pytest.mark.parametrize("side", ["W", "A"])
+def test_a_grid_that_cannot_be_used_is_refused_and_the_earlier_one_stays(
+    monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str, side: str
+) -> None:
+    qmodel = QuantModel(residual(), config(), images())
+    qmodel.calibrate([images()], progress=False)
+    before = qmodel(images())
+
+    def set_range(self: Quantizer, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
+        if self.side != side:
+            return original(self, lo, hi, x)
+        if (grid := wrong((hi - lo) / 255)) is not None:
+            self.set_grid(*grid)
+        else:
+            self.set_grid(torch.empty(0), torch.empty(0))
+
+    original = Quantizer.set_range
+    monkeypatch.setattr(Quantizer, "set_range", set_range)
+    with pytest.raises(SparsebitError, match=told):
+        qmodel.calibrate([images(seed=4)], progress=False)
+    assert torch.equal(qmodel(images()), before)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.config import load_qconfig
+from sparsebit.config import TensorSpec, load_qconfig
 from sparsebit.config.quantization.plugins import OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError
-from sparsebit.numerics import CodeType
+from sparsebit.numerics import CodeType, Layout
 from sparsebit.quantization.observers import (
     ACIQ,
     MSE,
@@ -27,6 +27,7 @@ from sparsebit.quantization.observers import (
     register_observer,
 )
 from sparsebit.quantization.observers.base import extremes, require_finite
+from sparsebit.quantization.quantizers import Uniform
 from tests.config.strategies import activations, plain_config
 
 
@@ -194,3 +195,43 @@ def test_the_error_names_row_and_values() -> None:
         "  got:  1 NaN and 0 infinite among 8 values\n"
         "  next: look at the data and the weights; a float16 model may also have overflowed"
     )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        (-1.0, 1.0),
+        Range(torch.tensor([-1.0, torch.nan]), torch.ones(2)),
+        Range(-torch.ones(2), torch.tensor([1.0, torch.inf])),
+        Range(torch.ones(2), -torch.ones(2)),
+        Range(torch.ones(2), 2 * torch.ones(2)),
+        Range(-torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64)),
+        Range(-torch.ones(3), torch.ones(3)),
+        Range(torch.tensor(-1.0), torch.tensor(1.0)),
+    ],
+)
+def test_what_is_not_a_range_is_refused(wrong: Any) -> None:
+    class Wrong(MinMax):
+        def finish(self, state: Range, code: CodeType) -> Range:
+            return wrong  # type: ignore[no-any-return]
+
+    with pytest.raises(
+        SparsebitError, match=r"the observer Wrong did not return a range[\s\S]*tensors \[2\]"
+    ):
+        observe(Wrong(), torch.randn(2, 8), CodeType())
+    quantizer = Uniform("x", "A", TensorSpec(granularity="channel"), Layout(kind="channel", axes=(1,)))
+    quantizer.observer = Wrong()
+    quantizer.observe(torch.zeros(0, 2))  # an empty batch comes first
+    quantizer.observe(torch.randn(8, 2))
+    with pytest.raises(SparsebitError, match="the observer Wrong did not return a range"):
+        quantizer.finish()
+
+
+def test_a_range_has_the_dtype_that_its_tensor_is_computed_in() -> None:
+    class Double(MinMax):
+        def finish(self, state: Range, code: CodeType) -> Range:
+            return Range(state.lo.double().clamp(max=0), state.hi.double().clamp(min=0))
+
+    for dtype, wide in ((torch.float16, torch.float32), (torch.float64, torch.float64)):
+        assert observe(Double(), torch.randn(2, 8, dtype=dtype), CodeType()).lo.dtype == wide

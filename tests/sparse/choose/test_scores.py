@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from sparsebit.errors import SparsebitError
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.choose.scores import score_blocks, score_group, score_weights
-from sparsebit.sparse.sparsers import make_sparser
+from sparsebit.sparse.sparsers import Rows, Sparser, make_sparser
 
 TENSORS = {
     "a.weight": torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
@@ -99,3 +102,28 @@ def test_single_weights_and_blocks() -> None:
 def test_half_precision_is_scored_in_float() -> None:
     weight = torch.full((2, 3), 300.0, dtype=torch.float16)
     assert score_weights("w", weight, make_sparser("l2norm"), {}).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 1.0, [1.0, 2.0], torch.ones(()), torch.ones(3), torch.ones(2, 3), torch.ones(2) + 1j]
+)
+def test_a_criterion_returns_a_score_for_each_row(wrong: Any) -> None:
+    class Wrong(Sparser):
+        def score(self, rows: Rows) -> torch.Tensor:
+            return wrong  # type: ignore[no-any-return]
+
+    where, tensors = group(at("w", [0, 1])), {"w": torch.ones(2, 1)}
+    for find in (
+        lambda: score_group(where, Wrong(), tensors, {}, "auto"),
+        lambda: score_weights("w", tensors["w"], Wrong(), {}),
+    ):
+        with pytest.raises(SparsebitError, match=r"Wrong did not return one score for each row[\s\S]*\[2\]"):
+            find()
+
+
+def test_scores_may_be_whole_numbers() -> None:
+    class Order(Sparser):
+        def score(self, rows: Rows) -> torch.Tensor:
+            return torch.arange(len(rows.weight))
+
+    assert score_weights("w", torch.ones(2, 2), Order(), {}).tolist() == [[0.0, 1.0], [2.0, 3.0]]

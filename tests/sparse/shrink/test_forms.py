@@ -12,7 +12,6 @@ from sparsebit.graph.capture import CapturedModule
 from sparsebit.sparse import SparseModel
 from sparsebit.sparse.origin import Origin
 from sparsebit.sparse.shrink import forms
-from sparsebit.sparse.shrink.forms import fit_examples
 from sparsebit.sparse.shrink.graph import shrink_graph
 from sparsebit.sparse.shrink.plan import ShrinkPlan
 
@@ -76,9 +75,3 @@ def test_a_graph_in_training_mode_is_tried_with_one_sample() -> None:
     smodel.calc_params()
     smodel.examples = Call((torch.zeros(1, 4),))
     assert smodel.shrink().training
-
-
-def test_examples_fit_the_model() -> None:
-    examples = Call((torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)))
-    fitted = fit_examples(nn.Linear(4, 4).double(), examples)
-    assert [one.dtype for one in fitted[0]] == [torch.float64, torch.int64]

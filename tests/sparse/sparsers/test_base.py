@@ -167,6 +167,9 @@ def test_without_a_name_the_class_must_have_one() -> None:
         RegistryError, match=r"(?s)Nameless has no name to register it under.*@register_sparser"
     ):
         register_sparser(Nameless)
+    for types in (("strctured",), "structured", ()):
+        with pytest.raises(RegistryError, match="are not kinds of sparsity"):
+            register_sparser("nameless", types=types)(Nameless)  # type: ignore[arg-type]
 
     class Named(Nameless):
         TYPE = "test_named"
