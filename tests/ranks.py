@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed
@@ -48,6 +49,19 @@ def run_script(words: Sequence[str], count: int, folder: Path, path: Sequence[Pa
     codes, printed = run_programs([Program(words, shared | one) for one in own], folder, timeout=300)
     assert codes == [0] * count, "\n".join(printed)
     return printed[0]
+
+
+def watch_writes(module: Any) -> list[str]:
+    """The names of the folders that a module writes from now on, by its ``write_folder``."""
+    writes: list[str] = []
+    write = module.write_folder
+
+    def watched(place: Path, *args: Any) -> None:
+        writes.append(place.name)
+        write(place, *args)
+
+    module.write_folder = watched
+    return writes
 
 
 def join_group(rank: int, size: int, folder: str, name: str = "store") -> None:

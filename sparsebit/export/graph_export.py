@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.batches import device_of
@@ -36,6 +37,7 @@ from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import undisturbed, writes_in_place
 from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.run import SavedState, flatten_call
+from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.switches import substituted
 from sparsebit.runtime.isolation import start_child
 from sparsebit.runtime.packages import require
@@ -126,18 +128,11 @@ def export_graph(
         stack.enter_context(torch.no_grad())
         draft = stack.enter_context(ModelDraft(path))
         flat = FlatGraph(gm).eval()
+        _warn_of_state(gm)
         stateful = writes_in_place(flat.body)
-        if kept := written_tensors(gm):
-            logger.warning(
-                "calls of the model change %s; calls of the file do not: each starts from the values at export",
-                ", ".join(kept[:3]),
-            )
         inputs = example_leaves(flat, _flat_inputs(gm, tuple(args), dict(kwargs or {})), device_of(gm))
         quantizers = quantizers_of(flat)
-        markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
-        static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
-        with substituted(static, markers.note), SavedState(flat, parameters=stateful).undone():
-            results = run_example(flat, inputs, markers)
+        markers, results = _run_marked(flat, inputs, quantizers, stateful)
         opset = _opset(markers, opset)
         names = _names("input_names", input_names, flat.input_names)
         outputs = _names("output_names", output_names, own_output_names(gm, len(results), names))
@@ -182,8 +177,7 @@ def export_graph(
             markers=markers,
             quantized=quantized,
             batch_lost=dynamic_axes == "batch"
-            and any(x.dim() for x in inputs)
-            and not any(0 in translation.axes.get(name, {}) for name in names),
+            and _fixes_batch(inputs, [translation.axes.get(n, {}) for n in names]),
         )
         del model, translation, request, flat  # running the file needs their memory
         if inspect is not None:
@@ -191,6 +185,30 @@ def export_graph(
         exported = replace(exported, path=path, files=draft.publish())
     logger.info("wrote %s", exported)
     return exported
+
+
+def _warn_of_state(gm: GraphModule) -> None:
+    """Log which tensors of the model its own calls change: a file has none that last from call to call."""
+    if written := written_tensors(gm):
+        logger.warning(
+            "calls of the model change %s; calls of the file do not: each starts from the values at export",
+            ", ".join(written[:3]),
+        )
+
+
+def _run_marked(
+    flat: FlatGraph, inputs: list[Tensor], quantizers: Sequence[Quantizer], stateful: bool
+) -> tuple[Markers, tuple[Tensor, ...]]:
+    """What the quantizers hold, and the results of the example; the state of the model is restored."""
+    markers = Markers(dynamic=[q.name for q in quantizers if q.layout.kind == "token"])
+    static = [quantizer for quantizer in quantizers if quantizer.layout.kind != "token"]
+    with substituted(static, markers.note), SavedState(flat, parameters=stateful).undone():
+        return markers, run_example(flat, inputs, markers)
+
+
+def _fixes_batch(inputs: Sequence[Tensor], axes: Iterable[Mapping[int, str]]) -> bool:
+    """Whether there is a batch, and no input has a free one."""
+    return any(x.dim() for x in inputs) and not any(0 in own for own in axes)
 
 
 def _flat_inputs(gm: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

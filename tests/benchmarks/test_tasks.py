@@ -44,15 +44,6 @@ def missing_package(name: str) -> str | None:
     return next((package for package in needed if importlib.util.find_spec(package) is None), None)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Few samples gain little from threads, which cost much where the cores are busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module", params=sorted(TASKS))
 def task(request: pytest.FixtureRequest, data_dir: Path) -> Task:
     if package := missing_package(request.param):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,15 +30,6 @@ trained_entry = pytest.mark.parametrize("entry", [e for e in ZOO.values() if e.t
 symbolic_entry = pytest.mark.parametrize(
     "entry", [e for e in ZOO.values() if e.symbolic], ids=lambda e: e.name
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """So small models only lose time by sharing work between threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def made(entry: ZooEntry) -> nn.Module:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.rnn import pack_sequence
 
 import sparsebit
 from sparsebit.errors import CaptureError, SparsebitError, SpecializationWarning
 from sparsebit.graph.capture import CapturedModule, capture
+from tests.graph.capture.nets import Dropping
 
 X = torch.randn(3, 4)
 
@@ -325,15 +325,6 @@ def test_a_graph_can_be_captured_again() -> None:
     twice = capture(once, X)
     assert torch.equal(twice(X), model(X)) and list(twice.state_dict()) == list(model.state_dict())
     assert str(twice.code) == str(once.code)
-
-
-class Dropping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.linear(x), 0.5, self.training)
 
 
 def test_a_graph_with_mode_constants_can_be_captured_again() -> None:

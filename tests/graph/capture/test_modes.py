@@ -14,6 +14,7 @@ from sparsebit.errors import CaptureError, SpecializationWarning
 from sparsebit.graph.capture import CapturedModule, ModeConstant, capture
 from sparsebit.graph.capture.modes import Differs, compare, is_removable, merge_modes
 from sparsebit.graph.functional import check_branch
+from tests.graph.capture.nets import Dropping
 
 X = torch.randn(3, 4)
 
@@ -171,17 +172,6 @@ def test_what_is_removable() -> None:
 
 
 # -- models ----------------------------------------------------------------------------------------
-
-
-class Dropping(nn.Module):
-    """Depends on the mode in a constant: the way most models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.linear(x), 0.5, self.training)
 
 
 class Leaving(nn.Module):

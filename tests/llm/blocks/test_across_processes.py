@@ -17,7 +17,7 @@ from sparsebit.llm.blocks.across_processes import merge_statistics, own_batches,
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from tests.llm.models import DECODERS, ROUTES, tokens
-from tests.ranks import join_group, needs_distributed, run_ranks
+from tests.ranks import join_group, needs_distributed, run_ranks, watch_writes
 
 CALIBRATION = {
     "SAMPLES": 28,
@@ -45,21 +45,15 @@ def made(case: str, folder: str | None = None) -> dict[str, Tensor]:
 
 
 def work(rank: int, folder: str) -> None:
-    writes: list[str] = []
-    write = finished_blocks.write_folder
-
-    def watched(place: Path, *args: Any) -> None:
-        writes.append(place.name)
-        write(place, *args)
-
-    finished_blocks.write_folder = watched  # type: ignore[assignment]
+    writes = watch_writes(finished_blocks)
     for size, cases in ((2, ("gptq",)), (3, tuple(CASES))):
         if rank >= size:
             continue
         join_group(rank, size, folder, f"store{size}")
         found: dict[str, Any] = {case: made(case) for case in cases}
         found["kept"] = made("gptq", f"{folder}/blocks{size}")
-        found["writes"], writes = writes.copy(), []
+        found["writes"] = writes.copy()
+        writes.clear()
         messages = []
         for what in ("data", "no data", "method", "model", "embedding", "folder"):  # another on the last rank
             other = what if rank == size - 1 else ""

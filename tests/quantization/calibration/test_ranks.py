@@ -19,7 +19,7 @@ from sparsebit.quantization import OBSERVERS, QuantModel
 from sparsebit.quantization.algorithms.reconstruction import finished_blocks
 from tests.quantization.nets import config, images, residual
 from tests.quantization.training.test_training import training
-from tests.ranks import join_group, needs_distributed, run_ranks
+from tests.ranks import join_group, needs_distributed, run_ranks, watch_writes
 
 BATCHES = tuple(images(2 + seed, seed) * (1 + seed) for seed in range(4))
 # Which of the batches each rank has: of different number, and one has none.
@@ -52,14 +52,7 @@ def cases(batches: list[Tensor], folder: str | None) -> dict[str, Any]:
 
 
 def work(rank: int, folder: str) -> None:
-    writes: list[str] = []
-    write = finished_blocks.write_folder
-
-    def watched(place: Path, *args: Any) -> None:
-        writes.append(place.name)
-        write(place, *args)
-
-    finished_blocks.write_folder = watched  # type: ignore[assignment]
+    writes = watch_writes(finished_blocks)
     for size, shares in SHARES.items():
         if rank >= size:
             continue

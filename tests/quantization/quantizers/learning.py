@@ -13,8 +13,12 @@ from sparsebit.quantization import QUANTIZERS, Quantizer
 
 def learning(kind: str, side: Side, x: Tensor, rows: Layout | None = None, **settings: Any) -> Quantizer:
     """A quantizer calibrated on a tensor and switched on."""
-    quantizer = QUANTIZERS[kind]("it", side, TensorSpec(quantizer=kind, **settings), rows)
-    if side == "W":
+    return calibrated(QUANTIZERS[kind]("it", side, TensorSpec(quantizer=kind, **settings), rows), x)
+
+
+def calibrated(quantizer: Quantizer, x: Tensor) -> Quantizer:
+    """The same quantizer, calibrated on a tensor and switched on."""
+    if quantizer.side == "W":
         quantizer.observe_whole(x)
     else:
         quantizer.observe(x)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.config.quantization.plugins import QUANTIZER_RULES
@@ -16,6 +15,7 @@ from sparsebit.numerics.layout import Layout, row_blocks
 from sparsebit.quantization import QUANTIZERS, Quantizer
 from sparsebit.quantization.quantizers import Uniform
 from sparsebit.targets.schemes import NumberFormat
+from tests.quantization.quantizers.learning import calibrated
 
 SIDES: tuple[Side, ...] = ("W", "A")
 CASES = [
@@ -36,16 +36,6 @@ def make(name: str, side: Side, scheme: str, **changes: Any) -> Quantizer:
         **changes,
     )
     return QUANTIZERS[name]("it", side, spec)
-
-
-def calibrated(quantizer: Quantizer, x: Tensor) -> Quantizer:
-    if quantizer.side == "W":
-        quantizer.observe_whole(x)
-    else:
-        quantizer.observe(x)
-        quantizer.finish()
-    quantizer.enable_quant()
-    return quantizer
 
 
 @pytest.mark.parametrize(("name", "side", "scheme"), CASES)

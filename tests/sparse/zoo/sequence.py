@@ -55,16 +55,20 @@ def tied_embedding(m: Any, ids: Tensor) -> Tensor:
     return m.head(F.gelu(m.a(m.emb(ids))))
 
 
-def attention_parts() -> dict[str, Any]:
+def projections(queries: int = 16, keys: int = 16) -> dict[str, Any]:
+    """Of one attention, with these widths of the queries, and of keys and values."""
     return {
-        "q": nn.Linear(16, 16),
-        "k": nn.Linear(16, 16),
-        "v": nn.Linear(16, 16),
-        "o": nn.Linear(16, 16),
-        "n": nn.LayerNorm(16),
         "stem": nn.Linear(8, 16),
+        "q": nn.Linear(16, queries),
+        "k": nn.Linear(16, keys),
+        "v": nn.Linear(16, keys),
+        "o": nn.Linear(queries, 16),
         "head": nn.Linear(16, 5),
     }
+
+
+def attention_parts() -> dict[str, Any]:
+    return {**projections(), "n": nn.LayerNorm(16)}
 
 
 @structure(attention_parts, (2, 6, 8), module=False)
@@ -141,18 +145,7 @@ def transformer_encoder_layer(m: Any, x: Tensor) -> Tensor:
     return m.head(m.layer(m.stem(x)))
 
 
-@structure(
-    lambda: {
-        "stem": nn.Linear(8, 16),
-        "q": nn.Linear(16, 32),
-        "k": nn.Linear(16, 16),
-        "v": nn.Linear(16, 16),
-        "o": nn.Linear(32, 16),
-        "head": nn.Linear(16, 5),
-    },
-    (2, 6, 8),
-    module=False,
-)
+@structure(lambda: projections(32, 16), (2, 6, 8), module=False)
 def grouped_query_attention(m: Any, x: Tensor) -> Tensor:
     x = m.stem(x)
     b, t, _ = x.shape
@@ -163,18 +156,7 @@ def grouped_query_attention(m: Any, x: Tensor) -> Tensor:
     return m.head(x + m.o(y.transpose(1, 2).reshape(b, t, -1)))
 
 
-@structure(
-    lambda: {
-        "stem": nn.Linear(8, 16),
-        "q": nn.Linear(16, 32),
-        "k": nn.Linear(16, 16),
-        "v": nn.Linear(16, 16),
-        "o": nn.Linear(32, 16),
-        "head": nn.Linear(16, 5),
-    },
-    (2, 6, 8),
-    module=False,
-)
+@structure(lambda: projections(32, 16), (2, 6, 8), module=False)
 def grouped_query_flag(m: Any, x: Tensor) -> Tensor:
     x = m.stem(x)
     q = m.q(x).unflatten(-1, (8, 4)).transpose(1, 2)
@@ -183,18 +165,7 @@ def grouped_query_flag(m: Any, x: Tensor) -> Tensor:
     return m.head(x + m.o(y.transpose(1, 2).flatten(2)))
 
 
-@structure(
-    lambda: {
-        "stem": nn.Linear(8, 16),
-        "q": nn.Linear(16, 32),
-        "k": nn.Linear(16, 8),
-        "v": nn.Linear(16, 8),
-        "o": nn.Linear(32, 16),
-        "head": nn.Linear(16, 5),
-    },
-    (2, 6, 8),
-    module=False,
-)
+@structure(lambda: projections(32, 8), (2, 6, 8), module=False)
 def multi_query_attention(m: Any, x: Tensor) -> Tensor:
     x = m.stem(x)
     b, t, _ = x.shape

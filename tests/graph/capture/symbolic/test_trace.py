@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import CaptureError
 from sparsebit.graph.capture import QTracer, capture
+from tests.graph.capture.nets import Dropping
 
 X = torch.randn(3, 4)
 
@@ -164,15 +165,6 @@ def test_plain_tensors_become_buffers_outside_the_state_dict() -> None:
     assert not [name for name in vars(model) if name.startswith("_tensor_constant")], (
         "nothing is left on the model"
     )
-
-
-class Dropping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(self.linear(x), 0.5, self.training)
 
 
 @pytest.mark.parametrize("captured_in", [True, False])
