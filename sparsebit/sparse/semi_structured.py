@@ -251,7 +251,8 @@ def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int
         for parent in model.modules():
             for own in [own for own, child in parent._modules.items() if child is module]:
                 setattr(parent, own, rounded)
-    return SparseLinear(name, shape, total, *us, used=fastest > 0, int8=fastest == 2)
+    in_int8 = us[2] if rounded is not None else None
+    return SparseLinear(name, shape, total, us[0], us[1], in_int8, used=fastest > 0, int8=fastest == 2)
 
 
 def _refusal(refused: Mapping[str, str]) -> SparsebitError:
