@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from sparsebit.analysis.bits.integer_program import Program
 from sparsebit.config.llm import LlmConfig
-from sparsebit.config.llm.llmconfig import BudgetSection
 from sparsebit.errors import SparsebitError, located
 from sparsebit.llm.blocks.calls import BlockRuns, run_model
 from sparsebit.llm.blocks.measure import stored
@@ -76,7 +75,14 @@ def choose_widths(source: WeightSource, plan: Plan, settings: LlmConfig, route: 
     if budget.MEASURE == "kl":
         for name in source.blocks:
             source.fill(name)
-    found = _measure(source, plan, budget, route, ids.to(source.device))
+    found = _measure(source, plan, settings, route, ids.to(source.device))
+    if not found.choices:
+        raise SparsebitError(
+            "the budget has no weight to choose a width for",
+            where="BUDGET",
+            expected="weights with 2, 3, 4 or 8 bits",
+            hint="set W.BIT, or leave BUDGET out",
+        )
     allowed = budget.BYTES or budget.BITS * found.elements / 8
     program = Program(errors=found.errors, costs=found.bytes)
     chosen = program.solve(allowed)
@@ -104,8 +110,8 @@ class _Measured:
     elements: int = 0  # of all choices
 
 
-def _measure(source: WeightSource, plan: Plan, budget: BudgetSection, route: Route, ids: Tensor) -> _Measured:
-    found = _Measured()
+def _measure(source: WeightSource, plan: Plan, settings: LlmConfig, route: Route, ids: Tensor) -> _Measured:
+    found, budget = _Measured(), settings.BUDGET
     predict = partial(run_model, source.model)
     wanted = log_probabilities(predict, ids) if budget.MEASURE == "kl" else None
     stream = Stream(source.model, route, ids.split(BATCH))
@@ -121,7 +127,7 @@ def _measure(source: WeightSource, plan: Plan, budget: BudgetSection, route: Rou
                 shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
                 found.choices[choice.name] = choice
                 found.elements += sum(shape.numel() for shape in shapes)
-                widths = _held_widths(source.model, plan, choice, shapes, budget)
+                widths = _held_widths(source.model, plan, choice, shapes, settings)
                 found.bytes[choice.name] = {
                     width: _bytes_at(plan, choice, shapes, width, budget.FORMATS) for width in widths
                 }
@@ -167,23 +173,28 @@ def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> Non
                 hint=f"leave {name!r} out, or leave BUDGET out and set W.BIT",
             )
         require_transformers(model, name)
-        for _ in format.refusals(LanguageModel(model, {}, [])):
-            pass  # there are no weights yet: only unsupported models are refused
+        for refusal in format.refusals(LanguageModel(model, {}, [])):  # of unsupported models: no weights yet
+            raise _cannot_hold(name, refusal, "change BUDGET.FORMATS")
         for parameter in plan.outside():
             layer = parameter.removesuffix(".weight")
             spec, (rows, columns) = plan.spec(parameter), model.get_parameter(parameter).shape
             if spec is not None and (
-                refusal := format.refuse(layer, _kind(model, layer, spec, (rows, columns)))
+                found := format.refuse(layer, _kind(model, layer, spec, (rows, columns)))
             ):
-                raise _cannot_hold(name, refusal, "change HEAD, or BUDGET.FORMATS")
+                raise _cannot_hold(name, found, "change HEAD, or BUDGET.FORMATS")
 
 
 def _held_widths(
-    model: nn.Module, plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], budget: BudgetSection
+    model: nn.Module, plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], settings: LlmConfig
 ) -> list[int]:
-    """The widths that all formats can store for all weights of a choice; an error if there is none."""
-    held = list(budget.WIDTHS)
-    for name in budget.FORMATS:
+    """The widths to choose from that all formats can store for all weights of a choice; an error if there is none.
+
+    These are BUDGET.WIDTHS, or those that W.SPECIFIC gives its weights.
+    """
+    layers = [f"{choice.block}.{matrix.name}".rpartition(".")[0] for matrix in choice.matrices]
+    ruled = {bit for layer in layers if isinstance(bit := settings.bit_by_rule(layer), int)}
+    held = sorted(ruled or settings.BUDGET.WIDTHS)
+    for name in settings.BUDGET.FORMATS:
         if choice.holds_experts and not FORMATS[name].mixes_experts:
             raise SparsebitError(
                 f"{name} has one width for all experts, but a budget chooses several",

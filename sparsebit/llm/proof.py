@@ -64,6 +64,7 @@ class ExportReport:
     gap: float = 0.0  # if they differ: the largest gap in torch between the two tokens, in nats
     perplexity: float | None = None  # of the compared tokens in the engine; None for a model without a head
     perplexity_in_torch: float | None = None
+    predicted: int = 0  # tokens that these perplexities are of
 
     @property
     def proven(self) -> bool:
@@ -109,7 +110,8 @@ class ExportReport:
             )
         if self.perplexity is not None:
             lines.append(
-                f"  perplexity of these tokens: {self.perplexity:.5g}, in torch {self.perplexity_in_torch:.5g}"
+                f"  perplexity of {self.predicted} tokens: {self.perplexity:.5g}, "
+                f"in torch {self.perplexity_in_torch:.5g}"
             )
         if self.rounded_layers:
             lines.append(
@@ -179,6 +181,7 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
         gap=float((wanted.gather(-1, first) - wanted.gather(-1, other)).max()),
         perplexity=_perplexity(found, next_ids),
         perplexity_in_torch=_perplexity(wanted, next_ids),
+        predicted=len(next_ids),
     )
 
 

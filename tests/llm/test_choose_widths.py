@@ -60,7 +60,28 @@ def test_bytes_and_only_the_widths_that_are_allowed() -> None:
     assert {record.code for record in result.records} == {"int3_full", "int8_full"}
 
 
+def test_a_rule_for_some_layers_keeps_their_width() -> None:
+    rules = {"*.down_proj": {"BIT": 8}, "*.k_proj": {"BIT": 4}, "*.o_proj": {"BIT": "nf4"}}
+    config = {
+        "W": {"SPECIFIC": rules},
+        "BUDGET": {"BITS": 4.5, "SAMPLES": 1},
+        "METHOD": "rtn",
+        "CALIBRATION": {"SAMPLES": 1, "LENGTH": 32},
+    }
+    result = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
+    codes: dict[str, set[str]] = {}
+    for record in result.records:
+        codes.setdefault(record.name.split(".")[-2], set()).add(record.code)
+    assert codes["down_proj"] == {"int8_full"} and codes["o_proj"] == {"nf4"}
+    assert codes["q_proj"] == codes["k_proj"] == codes["v_proj"] == {"int4_full"}  # engines fuse them
+
+
 def test_what_cannot_be_done_is_said() -> None:
+    with pytest.raises(SparsebitError, match=r"no weight to choose a width for\n(.|\n)*leave BUDGET out"):
+        config = {"W": {"BIT": "nf4"}, "BUDGET": {"BITS": 4}, "CALIBRATION": {"SAMPLES": 1, "LENGTH": 32}}
+        llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
+    with pytest.raises(SparsebitError, match=r"compressed-tensors cannot store.*Falcon"):
+        quantize(DECODERS["falcon"](), {"BITS": 4, "FORMATS": ["ct"]})
     with pytest.raises(
         SparsebitError, match=r"(?s)no choice of widths fits.*raise the budget to at least 2\.50 bits"
     ):

@@ -65,7 +65,7 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
         assert report.proven == (fault in ("", "rounds"))
     assert "a format, 1.0 MB" in said[""] and "stub reads all 21 quantized weights bit for bit" in said[""]
     assert "agrees at 100.0% of the positions" in said[""]
-    assert re.search(r"perplexity of these tokens: (\S+), in torch \1$", said[""], re.M)
+    assert re.search(r"perplexity of 3 tokens: (\S+), in torch \1$", said[""], re.M)
     assert f"stub reads {WRONG} differently" in said["weight"]
     assert "it splits 5 texts into the same tokens as the tokenizer" in said[""]
     assert (

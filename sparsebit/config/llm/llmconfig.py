@@ -275,6 +275,11 @@ class LlmConfig(Config, init=False):
                 settings |= dict(rule.settings)
         return MatrixSettings(**settings).spec()
 
+    def bit_by_rule(self, name: str) -> int | str | None:
+        """The BIT that SPECIFIC gives the layer of this name; None if no rule does."""
+        given = [dict(rule.settings).get("BIT") for rule in self.W.SPECIFIC if rule.matches([name], None)]
+        return next((bit for bit in reversed(given) if bit is not None), None)
+
     def ignores(self, name: str) -> str | None:
         """The pattern of IGNORE that a layer matches."""
         return next((pattern for pattern in self.IGNORE if fnmatchcase(name, pattern)), None)
