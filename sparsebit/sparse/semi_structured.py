@@ -239,10 +239,10 @@ def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int
     except RuntimeError as error:  # torch says so for sizes that its kernels do not take
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return SparseLinear(name, shape, total, reason=f"dense: {reason}")
-    us = [
-        sum(calls * times[n][way] for n, calls in vectors.items()) for way in range(2 + (rounded is not None))
-    ]
-    fastest = us.index(min(us))
+    us: list[float | None] = [None, None, None]
+    for way in range(2 + (rounded is not None)):
+        us[way] = sum(calls * times[count][way] for count, calls in vectors.items())
+    fastest = min((time, way) for way, time in enumerate(us) if time is not None)[1]
     if fastest == 1:
         module.weight = nn.Parameter(compressed, requires_grad=False)
     elif fastest == 2:
@@ -251,7 +251,7 @@ def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int
         for parent in model.modules():
             for own in [own for own, child in parent._modules.items() if child is module]:
                 setattr(parent, own, rounded)
-    return SparseLinear(name, shape, total, *us, used=fastest > 0, int8=fastest == 2)
+    return SparseLinear(name, shape, total, us[0], us[1], us[2], fastest > 0, fastest == 2)
 
 
 def _refusal(refused: Mapping[str, str]) -> SparsebitError:
