@@ -25,6 +25,7 @@ from sparsebit.export.translate.axes import DynamicAxes
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+from sparsebit.runtime.session import RUNTIMES
 from sparsebit.targets import TARGETS
 
 logger = logging.getLogger(__name__)
@@ -149,6 +150,8 @@ def export_onnx(
 
 def _check(graph: GraphModule, exported: Exported, calls: Sequence[Call]) -> CheckReport:
     runtime = TARGETS[exported.target].runtime
+    if runtime is not None:
+        RUNTIMES[runtime]  # an unknown name raises an error that lists the names
     if runtime is None or importlib.util.find_spec(runtime) is None:
         runtime = "onnxruntime"
     return compare(graph, exported, calls, runtime=runtime)

@@ -14,6 +14,7 @@ from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import how_to_get_module, unwrap
+from sparsebit.graph.ops import OPS
 from sparsebit.graph.passes import SIMPLIFY, run_passes
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.fold_computed_weights import fold_computed_weights
@@ -25,7 +26,7 @@ from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
 from sparsebit.quantization.modules.leaves import own_leaves
-from sparsebit.quantization.modules.qmodules import QuantOpr
+from sparsebit.quantization.modules.qmodules import QuantOpr, require_same_results
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
 from sparsebit.quantization.plan.layers import layers_for_config
@@ -73,6 +74,10 @@ def build_graph(
     by_hand = [name for name, module in model.named_modules() if isinstance(module, QuantOpr)]
     captured = capture(model, *example, skip=(*config.SKIP_TRACE_MODULES, *by_hand), dynamic=dynamic)
     target = TARGETS[config.BACKEND]
+    if unknown := [name for name in target.rules if name not in OPS]:
+        _logger.warning(
+            "target %s has rules for operators that are not registered: %s", target.name, ", ".join(unknown)
+        )
     own_leaves(captured)
     run_passes(captured, SIMPLIFY)
     with evaluating(captured, if_possible=True):
@@ -90,6 +95,7 @@ def build_graph(
     if not plan.tensors and not owned:
         _logger.warning("nothing in this model is quantized for %s; print(qmodel.plan) says why", plan.target)
     insert_quantizers(captured, plan)
+    require_same_results(captured, example)
     device = device_of(captured)
     for module in captured.modules():
         if isinstance(module, Quantizer):

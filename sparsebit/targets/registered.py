@@ -33,9 +33,15 @@ def register_target(target: Target, *, replace: bool = False) -> Target:
 
 
 def unregister_target(name: str) -> None:
-    """Remove a target."""
+    """Remove a target that was registered; one of the library's that it had replaced is used again."""
+    own = next((target for target in _OWN if target.name == TARGETS[name].name), None)
+    if TARGETS[name] is own:
+        raise RegistryError(f"target {name!r} is part of the library and cannot be removed")
     TARGETS.remove(name)
+    if own is not None:
+        register_target(own)
 
 
-for _target in (VIRTUAL, ONNXRUNTIME, OPENVINO, TENSORRT):
+_OWN = (VIRTUAL, ONNXRUNTIME, OPENVINO, TENSORRT)
+for _target in _OWN:
     register_target(_target)

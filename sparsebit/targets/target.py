@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from sparsebit.targets.schemes import NumberFormat, Scheme, Side
+from sparsebit.errors import RegistryError
+from sparsebit.targets.schemes import SCHEMES, SIDES, NumberFormat, Scheme, Side
 
 When = Literal["always", "joins", "if_asked"]
 Forms = Literal["cpu", "tensorrt"]
@@ -33,6 +34,9 @@ class OpRule:
     narrow: tuple[int, int] = (0, 0)
     because: str
 
+    def __post_init__(self) -> None:
+        _require("when", [self.when], get_args(When))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -42,6 +46,11 @@ class Row:
     bits: tuple[int, ...] = (8,)
     schemes: tuple[Scheme, ...]
     group_sizes: tuple[int, ...] | None = None  # None: any
+
+    def __post_init__(self) -> None:
+        _require("dtype", [self.dtype], get_args(NumberFormat))
+        _require("bits", self.bits, range(2, 17))
+        _require("schemes", self.schemes, SCHEMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +106,16 @@ class Target:
     runtime: str | None = None
     kernels: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _require("forms", [self.forms], get_args(Forms))
+        _require("accepts", self.accepts, SIDES)
+        for name, rule in self.rules.items() if isinstance(self.rules, Mapping) else [("", self.rules)]:
+            if not isinstance(rule, OpRule):
+                raise RegistryError(
+                    f"target {self.name!r}: rules map names of operators to OpRule",
+                    got=f"{name} {rule!r:.80}".strip(),
+                )
+
     def rule(self, op: str | None) -> OpRule | None:
         """The rule of an operator, or None if it stays in float."""
         return self.rules.get(op) if op is not None else None
@@ -104,3 +123,11 @@ class Target:
     def fuses(self, op: str | None, activation: str | None) -> bool:
         """Whether an activation directly after an operator is fused into it."""
         return op is not None and activation in self.fused.get(op, frozenset())
+
+
+def _require(field: str, values: Iterable[object], known: Collection[object]) -> None:
+    """Raise for a misspelt value, which would silently match nothing."""
+    if wrong := [value for value in values if value not in known]:
+        raise RegistryError(
+            f"{field} of a target cannot be {wrong[0]!r:.80}", expected=", ".join(map(str, known))
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,16 @@ def test_a_config_takes_its_name_its_preset_and_its_limits() -> None:
         load_qconfig("int8_my_npu", ["W.QUANTIZER.BIT=4"])
     with pytest.raises(RegistryError, match="already taken"):
         register_target(NPU)
+
+
+def test_a_misspelt_operator_and_runtime_are_told(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    rules = {**NPU.rules, "conv2": NPU.rules["conv2d"]}
+    register_target(replace(NPU, rules=rules, runtime="onnxrt"), replace=True)
+    qmodel = QuantModel(net(), "int8_my_npu", example_inputs=(X,))
+    assert "my_npu has rules for operators that are not registered: conv2" in caplog.text
+    qmodel.calibrate([X], progress=False)
+    with pytest.raises(RegistryError, match="no runtime named 'onnxrt'"):
+        qmodel.export_onnx(X, tmp_path / "net.onnx")
 
 
 def test_the_plan_the_file_and_its_check_follow_it(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from sparsebit.errors import RegistryError
-from sparsebit.targets import TARGETS, Target, register_target, unregister_target
+from sparsebit.targets import TARGETS, Accepts, OpRule, Row, Target, register_target, unregister_target
 
 
 def test_the_built_in_targets_are_there_under_their_own_names() -> None:
@@ -25,6 +26,33 @@ def test_one_may_be_replaced_on_purpose_and_taken_out() -> None:
     assert register_target(other, replace=True) is TARGETS["mine"]
     unregister_target("mine")
     assert "mine" not in TARGETS
+
+
+def test_a_target_of_the_library_comes_back() -> None:
+    with pytest.raises(RegistryError, match="'virtual' is part of the library"):
+        unregister_target("virtual")
+    own = TARGETS["virtual"]
+    register_target(replace(own, source="another one"), replace=True)
+    unregister_target("virtual")
+    assert TARGETS["virtual"] is own
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: OpRule(when="join", because="x"), "when of a target cannot be 'join'"),  # type: ignore[arg-type]
+        (lambda: Row(schemes=("per-chanel",)), "schemes of a target cannot be 'per-chanel'"),  # type: ignore[arg-type]
+        (lambda: Row(bits=(99,), schemes=()), "bits of a target cannot be 99"),
+        (lambda: Row(dtype="fp8", schemes=()), "dtype of a target cannot be 'fp8'"),  # type: ignore[arg-type]
+        (lambda: Target(name="x", forms="gpu"), "forms of a target cannot be 'gpu'"),  # type: ignore[arg-type]
+        (lambda: Target(name="x", accepts={"X": Accepts(rows=())}), "accepts of a target cannot be 'X'"),  # type: ignore[dict-item]
+        (lambda: Target(name="x", rules=["add"]), "rules map names of operators to OpRule"),  # type: ignore[arg-type]
+        (lambda: Target(name="x", rules={"add": 1}), r"to OpRule\n.*add 1"),  # type: ignore[dict-item]
+    ],
+)
+def test_a_misspelt_field_is_refused(make: Callable[[], object], told: str) -> None:
+    with pytest.raises(RegistryError, match=told):
+        make()
 
 
 @pytest.mark.parametrize("wrong", [None, "npu", Target])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -111,8 +111,8 @@ def register_op(
     """Describe your own operator to the library.
 
     Pass an ``OpSpec``, or its fields; ``like`` copies the fields of a known operator, so that only the name and the
-    targets are needed. A name or target that is already in use is an error, unless ``replace=True``: then this one is
-    used until ``unregister_op`` removes it.
+    targets are needed, but ``with_weight`` only for classes that inherit its ``forward``. A name or target that is
+    already in use is an error, unless ``replace=True``: then this one is used until ``unregister_op`` removes it.
 
     Example:
         >>> def clipped_relu(x): return x.clamp(0, 6)
@@ -130,6 +130,8 @@ def register_op(
         spec = _build(name, targets, like, fields)
     elif name or targets or like or fields:
         raise RegistryError("pass either an OpSpec or its fields, not both", where=f"operator {spec.name!r}")
+    if spec.placed_as:
+        OPS[spec.placed_as]  # an unknown name raises an error that lists the names
     if not replace:
         _refuse_clash(spec)
     _LAYERS.append(spec)
@@ -140,6 +142,10 @@ def register_op(
 def unregister_op(name: str) -> None:
     """Remove the latest operator of this name; the one it had replaced is used again."""
     spec = OPS[name]
+    if any(spec is known for known in TABLE):
+        raise RegistryError(
+            f"operator {name!r} is part of the library", hint="register_op(..., replace=True) overrides it"
+        )
     _LAYERS.remove(spec)
     for index in (_BY_TARGET, _CHOICES, _CLASS_NAMES):
         index.clear()
@@ -162,7 +168,15 @@ def _build(name: str, targets: tuple[object, ...], like: str | None, fields: dic
     # These fields are per target, and the targets differ.
     fresh: dict[str, object] = {name: {} for name in ("overloads", "orders", "implied")}
     fresh |= {"class_names": (), "family": "custom"}
+    if not isinstance(targets, tuple | list) or not _inherits_forward(targets, OPS[like].targets):
+        fresh["with_weight"] = None  # it would compute what the known operator computes
     return dataclasses.replace(OPS[like], **fresh | {"name": name, "targets": targets} | fields)  # type: ignore[arg-type]
+
+
+def _inherits_forward(targets: Sequence[object], known: Sequence[object]) -> bool:
+    """Whether the modules among targets compute what the known ones compute."""
+    own = {getattr(target, "forward", None) for target in targets if isinstance(target, type)}
+    return own <= {getattr(target, "forward", None) for target in known if isinstance(target, type)}
 
 
 def _refuse_clash(spec: OpSpec) -> None:

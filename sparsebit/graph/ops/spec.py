@@ -154,6 +154,14 @@ class OpSpec:
                 expected="module classes and functions that mean this operator",
                 got=f"{self.targets!r:.80}",
             )
+        for target in self.targets:
+            by_name = isinstance(target, str) and ("::" in target or "." in target)
+            if isinstance(target, nn.Module) or not (callable(target) or by_name):
+                raise RegistryError(
+                    f"{target!r:.80} is not a target",
+                    where=where,
+                    expected='a module class, a function, a method or an aten operator such as "aten::relu"',
+                )
         if missing := [name for name in named if name not in self.parameters]:
             raise RegistryError(
                 f"{', '.join(missing)}: not an argument of the operator",

@@ -9,16 +9,21 @@ for the operator it replaces.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from sparsebit.batches import Call
 from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.ops import OPS
+from sparsebit.graph.ops.lookup import is_own_class
 from sparsebit.graph.passes.edit import copy_module
+from sparsebit.graph.run import evaluating
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.recomputed import recompute_input
 from sparsebit.quantization.switches import switch
@@ -41,6 +46,13 @@ def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Cal
             raise RegistryError(
                 f"{cls!r:.80} is not a module", hint="derive it from sparsebit.quantization.QuantOpr"
             )
+        single = isinstance(sources, type | str) or not isinstance(sources, Iterable)
+        wrong = [sources] if single else [one for one in sources if not _is_source(one)]
+        if wrong or not sources:
+            raise RegistryError(
+                f"{wrong[0] if wrong else sources!r:.80} is not a source",
+                expected="a list of module classes, functions or methods, such as [nn.Linear, torch.softmax]",
+            )
         for source in sources:
             if source in QMODULES and not replace:
                 raise RegistryError(
@@ -51,6 +63,10 @@ def register_qmodule(sources: Sequence[object], *, replace: bool = False) -> Cal
         return cls
 
     return add
+
+
+def _is_source(source: object) -> bool:
+    return callable(source) and not isinstance(source, nn.Module)
 
 
 def unregister_qmodule(cls: type[nn.Module]) -> None:
@@ -117,7 +133,9 @@ def _leaf_class(kind: type[nn.Module], run: Callable[..., Tensor] | None) -> typ
         with hooks:
             return run(self, weight, *args, **kwargs)
 
-    methods: dict[str, Any] = {} if run is None else {"forward": forward}
+    methods: dict[str, Any] = (
+        {} if run is None else {"forward": forward, "run_with_weight": staticmethod(run)}
+    )
     return type(f"Q{kind.__name__}", (Reader, kind), {**methods, "stands_for": kind, "__module__": __name__})
 
 
@@ -137,6 +155,42 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
     if weight_quantizer is not None:
         leaf.weight_quantizer = weight_quantizer
     return leaf
+
+
+def require_same_results(gm: GraphModule, example: Call) -> None:
+    """Raise if ``with_weight`` of a registered operator computes something else than its module, on the example."""
+    leaves = [
+        leaf for leaf in gm.modules() if hasattr(leaf, "run_with_weight") and is_own_class(leaf.stands_for)
+    ]
+    if not any(example) or not leaves:
+        return
+    with ExitStack() as stack:
+        stack.enter_context(undisturbed(gm))
+        stack.enter_context(evaluating(gm, if_possible=True))
+        stack.enter_context(torch.no_grad())
+        for leaf in leaves:
+            handle = leaf.register_forward_pre_hook(_compare_results, with_kwargs=True)
+            stack.callback(handle.remove)
+        gm(*example.args, **example.kwargs)
+
+
+def _compare_results(leaf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    name = leaf.stands_for.__name__
+    exact = leaf.stands_for.forward(leaf, *args, **kwargs)
+    try:
+        found = leaf.run_with_weight(leaf, leaf.weight, *args, **kwargs)
+    except Exception as error:
+        raise SparsebitError(
+            f"with_weight of {name} raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            expected="with_weight(module, weight, *inputs)",
+        ) from error
+    if found.shape != exact.shape or (found - exact).norm() > 1e-3 * exact.norm():
+        raise SparsebitError(
+            f"with_weight of {name} does not compute what its forward computes, given the same weight",
+            expected=f"a result like forward's, of shape {list(exact.shape)}",
+            got=f"shape {list(found.shape)}",
+            hint="register the operator with another with_weight=, or leave the layer in float",
+        )
 
 
 def show_inputs(leaf: nn.Module, quantizers: tuple[Quantizer, ...]) -> None:

@@ -55,6 +55,16 @@ def _visit(trace: Trace, node: Node) -> object:
         return chosen(Visit(trace, call))
     except Stop as stopped:
         return _give_up(trace, node, str(stopped))
+    except Exception as error:
+        own = {one.spec.name for one in trace.calls.values() if one.spec.family == "custom"}
+        if not own or isinstance(error, GraphError):
+            raise
+        raise GraphError(
+            f"the channel rule of {call.spec.name} failed: {str(error).partition(chr(10))[0]}",
+            where=place(node),
+            hint=f"the entry of a registered operator ({', '.join(sorted(own))}) may describe another operator: "
+            "its channels=, elementwise=, moves= or like=",
+        ) from error
 
 
 def _rule_for(call: OpCall) -> Rule | None:

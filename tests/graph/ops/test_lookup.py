@@ -229,7 +229,20 @@ def test_a_replaced_target_no_longer_chooses_by_its_arguments() -> None:
     assert name_of(torch.max, ..., ...) == "maximum"
 
 
+def test_an_operator_of_the_library_stays() -> None:
+    with pytest.raises(RegistryError, match=r"'linear' is part of the library[\s\S]*replace=True"):
+        unregister_op("linear")
+
+
+@pytest.mark.parametrize("target", ["relu", 3, nn.ReLU()])
+def test_a_target_is_a_class_a_function_or_a_qualified_name(target: object) -> None:
+    with pytest.raises(RegistryError, match=r"is not a target[\s\S]*operator 'x'"):
+        register_op(name="x", targets=(target,), like="relu")
+
+
 def test_mistakes_in_a_registration_are_explained() -> None:
+    with pytest.raises(RegistryError, match=r"no operator named 'linea'[\s\S]*did you mean 'linear'"):
+        register_op(name="x", targets=(len,), placed_as="linea")
     with pytest.raises(RegistryError, match="needs a name and targets"):
         register_op(name="x")
     with pytest.raises(RegistryError, match=r"channel: no such field[\s\S]*channels"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sparsebit.analysis import cost
+from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.export import export_onnx
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind, coverage, op_name, register_op, unregister_op
@@ -123,3 +125,46 @@ def test_an_activation_is_one_row_too(sample: Tensor) -> None:
         assert tuple(small.state_dict()["a.weight"].shape) == (8, 12)
     finally:
         unregister_op("entr")
+
+
+@pytest.mark.parametrize(
+    ("with_weight", "told"),
+    [
+        ({}, "ScaledLinear cannot be run with a quantized weight"),
+        (
+            {"with_weight": lambda module, weight, x: F.linear(x, weight, module.bias)},
+            "does not compute what",
+        ),
+        ({"with_weight": lambda module, weight, x: x}, r"shape \[32, 24\]\n.*shape \[32, 16\]"),
+        ({"with_weight": lambda module, x: x}, "with_weight of ScaledLinear raised TypeError"),
+    ],
+)
+def test_a_weight_is_not_quantized_in_another_computation(
+    net: nn.Module, sample: Tensor, with_weight: Any, told: str
+) -> None:
+    fields = {"like": "linear", "placed_as": "linear", **with_weight}
+    register_op(name="scaled_linear", targets=(ScaledLinear,), replace=True, **fields)
+    with pytest.raises(SparsebitError, match=told):
+        QuantModel(net, "int8_onnxruntime", example_inputs=(sample,))
+    unregister_op("scaled_linear")
+
+
+def test_a_class_that_inherits_its_forward_needs_no_other(sample: Tensor) -> None:
+    class Named(nn.Linear):
+        pass
+
+    register_op(name="named_linear", targets=(Named,), like="linear", placed_as="linear")
+    net = nn.Sequential(Named(12, 4)).eval()
+    qmodel = QuantModel(net, "int8_onnxruntime", example_inputs=(sample,))
+    assert "0.weight" in qmodel.quantizers
+    unregister_op("named_linear")
+
+
+def test_a_channel_rule_that_does_not_fit_is_told(net: nn.Module, sample: Tensor) -> None:
+    register_op(name="scaled_linear", targets=(ScaledLinear,), replace=True, like="relu")
+    config = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
+    with pytest.raises(
+        GraphError, match=r"rule of linear failed[\s\S]*registered operator \(scaled_linear\)"
+    ):
+        SparseModel(net, config, sample)
+    unregister_op("scaled_linear")

@@ -205,6 +205,12 @@ def test_a_second_class_for_the_same_source_is_refused(doubled: type[nn.Module])
     assert register_qmodule([nn.Linear], replace=True)(doubled) is doubled
 
 
+@pytest.mark.parametrize("sources", [nn.Linear, "linear", [], ["linear"], [nn.ReLU()], 3])
+def test_sources_are_a_list_of_classes_and_functions(sources: Any) -> None:
+    with pytest.raises(RegistryError, match=r"is not a source\n.*a list of module classes"):
+        register_qmodule(sources=sources)(QuantOpr)
+
+
 def test_what_is_not_a_module_cannot_stand_in_for_one() -> None:
     with pytest.raises(RegistryError, match="is not a module"):
 
