@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from sparsebit.numerics.snapping import steps_of
 
 CODE = CodeType("int", 8)
 SIZES = 32  # outputs and inputs must be a multiple of it for torch's 2:4 kernel
-VECTORS = 16  # and so must vectors; others are added and removed again
+VECTORS = 16  # and so must vectors, at least as many; others are added and removed again
 
 
 class Int8Linear(nn.Module):
@@ -57,7 +59,7 @@ class Int8Linear(nn.Module):
         """The sums of products of x [vectors, in], in int32."""
         if not x.is_cuda:
             return torch._int_mm(x, self.codes.T)
-        padded = F.pad(x, (0, 0, 0, -len(x) % VECTORS))
+        padded = F.pad(x, (0, 0, 0, max(1, math.ceil(len(x) / VECTORS)) * VECTORS - len(x)))
         return torch._cslt_sparse_mm(self.codes, padded.T, out_dtype=torch.int32).T[: len(x)]
 
     def extra_repr(self) -> str:

@@ -59,7 +59,7 @@ def test_it_compiles_as_one_graph(backend: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("vectors", [1, 17, 64, 500])
+@pytest.mark.parametrize("vectors", [0, 1, 17, 64, 500])
 def test_the_kernel_equals_the_reference(vectors: int) -> None:
     w, bias = weight(256, 512, torch.bfloat16), torch.randn(256).bfloat16()
     x = torch.randn(vectors, 512).bfloat16()
