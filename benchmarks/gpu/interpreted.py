@@ -23,9 +23,11 @@ from triton.runtime import interpreter
 
 from benchmarks.gpu import fake_quant as fake_quant_cases
 from benchmarks.gpu import packed_matmul as packed_cases
+from sparsebit.config import TensorSpec
 from sparsebit.kernels import fake_quant, grouped, packed_matmul, packed_matmul_triton
 from sparsebit.numerics import CodeType, Layout
 from sparsebit.numerics.snapping import matrix_of, snap_tensor
+from sparsebit.quantization.quantizers import PACT
 
 SMALL = 4000  # numbers of a tensor: the interpreter runs program by program
 
@@ -59,6 +61,43 @@ def check_fake_quant() -> list[str]:
                 y.backward(grad)
                 found.append([y, *(leaf.grad for leaf in leaves)])
             wrong += _differences(f"{case}, magnitude {magnitude}, rectify {rectify}", *found)
+    return wrong
+
+
+def check_clip() -> list[str]:
+    """PACT's clip beside its composition of torch's operators: numbers on both ends, and NaN."""
+    interpreter.InterpreterBuilder.create_fma = _multiply_add
+    wrong = []
+    for case in fake_quant_cases.draw_cases(60, seed=9):
+        if torch.Size(case.shape).numel() > SMALL or case.dtype == torch.bfloat16:
+            continue
+        for two_sided, start in ((False, 6.0), (True, 1.7)):
+            quantizer = PACT("it", "A", TensorSpec(quantizer="pact", bits=4, symmetric=two_sided))
+            alpha = quantizer.alpha
+            alpha.data.fill_(start)
+            x, grad, *_ = case.make("cpu")
+            x.masked_fill_((x - 1).abs() < 0.5, start).masked_fill_(
+                (x + 1).abs() < 0.5, -start
+            )  # on the ends
+            x.masked_fill_(x == x.max(), float("nan"))
+            found = []
+            for kernels in (True, False):
+                leaf = x.detach().clone().requires_grad_()
+                alpha.grad = None
+                if kernels:
+                    scale, zero_point = quantizer.scale_and_zero_point()
+                    matrix = matrix_of(x.shape, x.stride(), Layout(), 1)
+                    if matrix is None:
+                        break
+                    low = -quantizer.code.high if two_sided else quantizer.code.low
+                    prepared = fake_quant.snap_kernels(matrix, x.dtype, -1, low, quantizer.code.high, False)
+                    y = fake_quant.clip_with(prepared, leaf, alpha, scale, zero_point, two_sided)
+                else:
+                    y = quantizer.snap(leaf)
+                y.backward(grad)
+                found.append([y.nan_to_num(), leaf.grad, alpha.grad])
+            if found:
+                wrong += _differences(f"{case}, two_sided {two_sided}", *found)
     return wrong
 
 
@@ -185,6 +224,7 @@ def _differences(what: str, found: list[Tensor], expected: list[Tensor]) -> list
 
 CHECKS = {
     "fake_quant": check_fake_quant,
+    "clip": check_clip,
     "grouped": check_grouped,
     "packed_matmul": check_packed_matmul,
     "packed_pieces": check_packed_pieces,

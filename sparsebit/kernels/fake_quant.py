@@ -46,6 +46,20 @@ def snap_fused(
     return snap_with(kernels, x, scale, zero_point, gradient_scale)
 
 
+def clip_fused(
+    x: Tensor, alpha: Tensor, scale: Tensor, zero_point: Tensor, low: int, high: int, two_sided: bool
+) -> Tensor | None:
+    """Clip to [0, ``alpha``], or [-``alpha``, ``alpha``], and snap to a grid with these ends; None for other cases.
+
+    Gradients are those of the clip. ``low`` and ``high`` are the ends of the grid in steps; all tensors but ``x`` have
+    one element.
+    """
+    if not x.is_cuda or not covers(x, scale, zero_point) or (found := as_matrix(x, scale)) is None:
+        return None
+    kernels = snap_kernels(found[0], x.dtype, x.get_device(), float(low), float(high), False)
+    return clip_with(kernels, x, alpha, scale, zero_point, two_sided)
+
+
 def covers(x: Tensor, scale: Tensor, zero_point: Tensor) -> bool:
     """Whether the kernels support these dtypes, and there is a zero point for each scale."""
     if x.dtype not in _DTYPES or scale.dtype != torch.float32 or not AVAILABLE:
@@ -87,7 +101,7 @@ class SnapKernels:
         self.magnitude, self.rectify = magnitude, rectify
         settings = (*settings[:3], magnitude, rectify, *settings[3:])
         self.forward = PreparedLaunch(kernels.snap_forward, programs, settings, device)
-        self._backward: dict[tuple[bool, bool, bool], SnapBackward] = {}
+        self._backward: dict[tuple[Any, ...], SnapBackward] = {}
 
     def snap(self, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
         """``x`` on its grid, without gradients."""
@@ -95,9 +109,11 @@ class SnapKernels:
         self.forward((x, y, scale, zero_point), self.bounds)
         return y
 
-    def backward(self, learned: bool, learned_zero: bool, has_factor: bool) -> SnapBackward:
-        """The kernels of the gradients that are needed."""
-        key = (learned, learned_zero, has_factor)
+    def backward(
+        self, learned: bool, learned_zero: bool, has_factor: bool, clip: tuple[float, float] | None = None
+    ) -> SnapBackward:
+        """The kernels of the gradients that are needed; with ``clip``, those of a clip to so many times the scale."""
+        key = (learned, learned_zero, has_factor, clip)
         found = self._backward.get(key)
         if found is None:
             found = self._backward[key] = SnapBackward(self, *key)
@@ -107,10 +123,17 @@ class SnapKernels:
 class SnapBackward:
     """Gradients of x, scale and zero point; the last two are None if neither is learned."""
 
-    def __init__(self, snap: SnapKernels, learned: bool, learned_zero: bool, has_factor: bool) -> None:
+    def __init__(
+        self,
+        snap: SnapKernels,
+        learned: bool,
+        learned_zero: bool,
+        has_factor: bool,
+        clip: tuple[float, float] | None,
+    ) -> None:
         from sparsebit.kernels import fake_quant_triton as kernels
 
-        matrix, self.bounds = snap.matrix, snap.bounds
+        matrix, self.bounds = snap.matrix, snap.bounds if clip is None else clip
         self.sums_needed, self.learned_zero = learned or learned_zero, learned_zero
         programs, (outer, inner, chunks, steps) = matrix.backward_launch(self.sums_needed)
         self.last, self.count = outer * inner == 1, outer * inner * matrix.channels
@@ -118,7 +141,15 @@ class SnapBackward:
         tiles = math.ceil(matrix.channels / tile) * math.ceil(outer * inner * tile / ADDED_AT_ONCE)
         self.together = self.sums_needed and not self.last and tiles <= MOST_TOGETHER
         ends = (has_factor, snap.magnitude)
-        flags = (self.sums_needed, learned_zero, self.last, self.together, *ends, snap.rectify)
+        flags = (
+            self.sums_needed,
+            learned_zero,
+            self.last,
+            self.together,
+            *ends,
+            snap.rectify,
+            clip is not None,
+        )
         sizes = (matrix.rows, matrix.width, matrix.channels, chunks, steps, outer, inner)
         tiles_of_sums = (tile, ADDED_AT_ONCE // tile)
         settings = (*sizes, *flags, matrix.by_column, *matrix.tile, *tiles_of_sums)
@@ -207,11 +238,51 @@ class _Snap(torch.autograd.Function):
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, scale, zero_point = ctx.saved_tensors
     _, backward, number, factor = ctx.settings
-    if x.stride() != ctx.stride:  # hooks on saved tensors may return another memory format (``save_on_cpu``)
-        x = torch.empty_strided(x.shape, ctx.stride, dtype=x.dtype, device=x.device).copy_(x)
-    return *backward(grad, x, scale, zero_point, number, factor), None
+    return *backward(grad, _with_stride(x, ctx.stride), scale, zero_point, number, factor), None
 
 
 _differentiate_once = once_differentiable(_gradients)
 _base: Any = super(torch.autograd.Function, _Snap)
 _apply: Callable[..., Any] = _base.apply
+
+
+def _with_stride(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """What was kept, in its memory format: hooks on saved tensors may return another one (``save_on_cpu``)."""
+    if x.stride() == stride:
+        return x
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def clip_with(
+    kernels: SnapKernels, x: Tensor, alpha: Tensor, scale: Tensor, zero_point: Tensor, two_sided: bool
+) -> Tensor:
+    """``clip_fused`` with prepared kernels."""
+    apply = cast("Callable[..., Tensor]", _Clip.apply)
+    return apply(x, alpha, scale, zero_point, kernels, (-1.0 if two_sided else 0.0, 1.0))
+
+
+class _Clip(torch.autograd.Function):
+    """Keeps ``x`` and alpha, whose multiples are the ends."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        alpha: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        kernels: SnapKernels,
+        ends: tuple[float, float],
+    ) -> Tensor:
+        ctx.save_for_backward(x, alpha)
+        ctx.kernels, ctx.ends, ctx.stride = kernels, ends, x.stride()
+        return kernels.snap(x, scale, zero_point)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, alpha = ctx.saved_tensors
+        backward = ctx.kernels.backward(ctx.needs_input_grad[1], False, False, ctx.ends)
+        # In place of a zero point, which a clip has none of.
+        to_x, to_alpha, _ = backward(grads[0], _with_stride(x, ctx.stride), alpha, alpha, 1.0, None)
+        return to_x, to_alpha, None, None, None, None

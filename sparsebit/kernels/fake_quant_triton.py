@@ -83,14 +83,16 @@ def snap_backward(
     to_zero_point_ptr, factor_ptr, counter_ptr,
     low, high, gradient_scale, rows, width, channels, chunks, steps, outer, inner,
     LEARNED: tl.constexpr, LEARNED_ZERO: tl.constexpr, LAST: tl.constexpr, TOGETHER: tl.constexpr,
-    HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, BY_COLUMN: tl.constexpr,
-    TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_CHANNELS: tl.constexpr, TILE_SUMS: tl.constexpr,
+    HAS_FACTOR: tl.constexpr, MAGNITUDE: tl.constexpr, RECTIFY: tl.constexpr, CLIP: tl.constexpr,
+    BY_COLUMN: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, TILE_CHANNELS: tl.constexpr,
+    TILE_SUMS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``x``, and sums of those of scale and zero point: [rows, chunks], or [chunks, width] by column.
 
     Each program takes ``steps`` tiles, along its rows or down its columns. With ``LAST`` its sums are the gradients;
     with ``TOGETHER`` the program that ends last adds up all sums; otherwise ``add_sums`` does.
-    With ``MAGNITUDE`` the scale counts by its magnitude, with ``RECTIFY`` x is 0 where it is below.
+    With ``MAGNITUDE`` the scale counts by its magnitude, with ``RECTIFY`` x is 0 where it is below. With ``CLIP`` the
+    gradients are those of a clip to [low, high] times the scale, and rounding counts for nothing.
     """
     program = tl.program_id(0)
     if BY_COLUMN:
@@ -118,14 +120,20 @@ def snap_backward(
         grad = tl.load(grad_ptr + at, mask=here, other=0.0)
         if RECTIFY:
             x = tl.where(x < 0, 0.0, x)
-        v = divide(x, power, near, reciprocal)
-        rounded, clipped = round_clip(v, low - zero_point, high - zero_point)
-        inside = rounded == clipped
+        if CLIP:
+            over, under = x >= high * scale, x <= low * scale
+            inside = (over | under) == 0
+            slope = tl.where(over, high, tl.where(under, low, 0.0))
+        else:
+            v = divide(x, power, near, reciprocal)
+            rounded, clipped = round_clip(v, low - zero_point, high - zero_point)
+            inside = rounded == clipped
+            slope = tl.where(inside, clipped - v, clipped)
         passed = inside & (x > 0) if RECTIFY else inside
         tl.store(to_x_ptr + at, tl.where(passed, grad, 0.0).to(to_x_ptr.dtype.element_ty), mask=here)
         if LEARNED:
             wide = grad.to(tl.float32)
-            to_scale += wide * tl.where(inside, clipped - v, clipped)
+            to_scale += wide * slope
             if LEARNED_ZERO:
                 to_zero_point += tl.where(inside, 0.0, wide)
         if BY_COLUMN:

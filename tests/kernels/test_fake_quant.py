@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.fake_quant import Case, compare, draw_cases
+from sparsebit.config import TensorSpec
 from sparsebit.kernels.fake_quant import snap_fused, snap_with
-from sparsebit.numerics import CodeType, Grid
+from sparsebit.numerics import CodeType, Grid, snapping
+from sparsebit.quantization.quantizers import PACT
 
 
 @pytest.mark.gpu
@@ -26,6 +28,28 @@ def test_nan_and_infinity_end_as_in_the_reference() -> None:
     found = snap_fused(x.cuda(), torch.ones(1, device="cuda"), torch.zeros(1, device="cuda"), -8, 7)
     assert found is not None
     torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pact_equals_its_composition_of_operators(
+    symmetric: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    quantizer = PACT("it", "A", TensorSpec(quantizer="pact", bits=4, symmetric=symmetric)).cuda()
+    x = (torch.randn(8, 16, 33, 31, device="cuda") * 8).to(dtype)
+    grad = torch.randn_like(x)
+    found = []
+    for used in (True, False):
+        monkeypatch.setattr(snapping, "USE_KERNELS", used)
+        leaf, quantizer.alpha.grad = x.clone().requires_grad_(), None
+        y = quantizer.snap(leaf)
+        y.backward(grad)
+        assert leaf.grad is not None and quantizer.alpha.grad is not None
+        found.append((y.detach(), leaf.grad, quantizer.alpha.grad))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    torch.testing.assert_close(found[0][2], found[1][2], rtol=1e-4, atol=1e-2)
 
 
 def test_other_devices_and_dtypes_are_left_to_the_reference() -> None:

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.config.quantization.plugins import PactSettings
+from sparsebit.kernels.fake_quant import clip_fused
 from sparsebit.numerics import Layout
 from sparsebit.numerics.grid import choose_scale
-from sparsebit.numerics.snapping import compute_dtype
+from sparsebit.numerics.snapping import compute_dtype, kernels_run_on
 from sparsebit.quantization.quantizers.base import Quantizer
 from sparsebit.quantization.quantizers.registration import register_quantizer
 
@@ -56,9 +57,14 @@ class PACT(Quantizer):
         wide = compute_dtype(x.dtype)
         scale, zero_point = self.scale_and_zero_point()
         lowest = -self.code.high if self.spec.symmetric else self.code.low  # symmetric: alpha on both sides
-        scale, zero_point = scale.to(wide), zero_point.to(wide)
+        scale, zero_point, alpha = scale.to(wide), zero_point.to(wide), self.alpha.to(wide)
+        if kernels_run_on(x):
+            ends = (lowest, self.code.high)
+            fused = clip_fused(x, alpha, scale, zero_point, *ends, self.spec.symmetric)
+            if fused is not None:
+                return fused
         low, high = lowest - zero_point, self.code.high - zero_point
-        x, alpha, dtype = x.to(wide), self.alpha.to(wide), x.dtype
+        x, dtype = x.to(wide), x.dtype
         if torch.compiler.is_compiling():
             return _snap_composed(x, alpha, scale, self.spec.symmetric).to(dtype)
         apply = cast("Callable[..., Tensor]", _Clipped.apply)
