@@ -57,12 +57,7 @@ def evaluate(
             raise SparsebitError(
                 f"{name}: {type(one).__name__} is not a model", expected="a module that predicts tokens"
             )
-        if type(one).__name__.endswith("ForMaskedLM"):
-            raise SparsebitError(
-                f"{name}: {type(one).__name__} predicts masked tokens, so its text has no perplexity",
-                expected="a model that predicts the next token",
-                hint="evaluate it on its own task, or compare outputs with those of the float model",
-            )
+        require_next_token(one, name)
     windows = as_ids(tokens)
     for one in (model, reference):
         require_known(windows, one)
@@ -98,6 +93,21 @@ def evaluate(
     if reference is None:
         return Evaluation(perplexity, total)
     return Evaluation(perplexity, total, distance / total, agreeing / total)
+
+
+def require_next_token(model: object, name: str) -> None:
+    """Raise for models of transformers that predict anything but the token after those that they read."""
+    what = ""
+    if type(model).__name__.endswith("ForMaskedLM"):
+        what = "predicts masked tokens"
+    elif getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        what = "is an encoder-decoder, which reads a text before it predicts it"
+    if what:
+        raise SparsebitError(
+            f"{name}: {type(model).__name__} {what}",
+            expected="a model that predicts the next token",
+            hint="use its own task, or compare outputs with those of the float model",
+        )
 
 
 def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
