@@ -103,7 +103,7 @@ class Plan:
 
 
 def is_no_matrix(model: nn.Module, name: str) -> bool:
-    """Whether a parameter with two or three axes is the filter of a convolution, a bias or a decay (Mamba's ``A_log``).
+    """Whether a parameter with two or three axes is a filter, a table, a bias or a decay (Mamba's ``A_log``).
 
     Example:
         >>> model = nn.ModuleDict({"conv": nn.Conv1d(4, 4, 3, groups=4), "up": nn.Linear(4, 4)})
@@ -111,8 +111,8 @@ def is_no_matrix(model: nn.Module, name: str) -> bool:
         (True, False)
     """
     layer, _, key = name.rpartition(".")
-    filters = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return key.endswith(("bias", "A_log")) or isinstance(model.get_submodule(layer), filters)
+    filters_and_tables = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
+    return key.endswith(("bias", "A_log")) or isinstance(model.get_submodule(layer), filters_and_tables)
 
 
 def as_weight_spec(asked: MatrixSpec) -> WeightSpec:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import outputs_of
+from sparsebit.llm.blocks.calls import outputs_of, run_model
 from sparsebit.llm.engines.engine import Engine, missing_modules
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
 from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
@@ -135,7 +135,7 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
     rows = ids[None].to(device_of(model.model))
-    output = model.model(rows)
+    output = run_model(model.model, rows)
     wanted = outputs_of(output)[0].double().log_softmax(-1).cpu()
     try:
         opened = engine.open(path)
@@ -162,7 +162,9 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
     wanted = wanted[-len(found) :]
     first, other = wanted.argmax(-1, keepdim=True), found.argmax(-1, keepdim=True)
     predicts = not hasattr(output, "last_hidden_state")
-    next_ids = ids[len(ids) - len(found) + 1 :] if predicts else ids[:0]
+    # An encoder-decoder has read the tokens that it predicts.
+    is_decoder = predicts and not getattr(model.model.config, "is_encoder_decoder", False)
+    next_ids = ids[len(ids) - len(found) + 1 :] if is_decoder else ids[:0]
     return ExportReport(
         path=str(path),
         format=format_name,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.llm.blocks.calls import outputs_of
+from sparsebit.llm.blocks.calls import outputs_of, run_model
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.rounding import Rounding
 
@@ -26,7 +26,7 @@ class LoadedModel:
     @torch.no_grad()
     def log_probabilities(self, ids: Tensor) -> Tensor:
         """One pass over all ids."""
-        return outputs_of(self._model(ids[None]))[0].double().log_softmax(-1)
+        return outputs_of(run_model(self._model, ids[None]))[0].double().log_softmax(-1)
 
     def rounding(self, name: str) -> Rounding | None:
         """Weights are unpacked and multiplied in float."""

@@ -95,14 +95,24 @@ def _require_reader(name: str, model: object, ids: Tensor, length: int) -> None:
         raise SparsebitError(
             f"{name}: {type(model).__name__} is not a model", expected="a module that predicts tokens"
         )
-    if type(model).__name__.endswith("ForMaskedLM"):
-        raise SparsebitError(
-            f"{name}: {type(model).__name__} predicts masked tokens, so its text has no perplexity",
-            expected="a model that predicts the next token",
-            hint="evaluate it on its own task, or compare outputs with those of the float model",
-        )
+    require_next_token(model, name)
     require_known(ids, model)
     require_positions(length, model, "length=")
+
+
+def require_next_token(model: object, name: str) -> None:
+    """Raise for models of transformers that predict anything but the token after those that they read."""
+    what = ""
+    if type(model).__name__.endswith("ForMaskedLM"):
+        what = "predicts masked tokens"
+    elif getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        what = "is an encoder-decoder, which reads a text before it predicts it"
+    if what:
+        raise SparsebitError(
+            f"{name}: {type(model).__name__} {what}",
+            expected="a model that predicts the next token",
+            hint="use its own task, or compare outputs with those of the float model",
+        )
 
 
 def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ EXPERTS = "re:.*[.]experts[.].*"  # vLLM looks for them by other names than thei
 
 _UNREADABLE = {  # modules that transformers cannot read from these folders
     "FalconAttention": "transformers cannot run Falcon's own linear layers once they are packed",
+    "T5DenseActDense": "transformers asks T5's layers for their weight, which packed ones do not have",
+    "T5DenseGatedActDense": "transformers asks T5's layers for their weight, which packed ones do not have",
     "Llama4TextExperts": "transformers reads Llama 4's experts one by one, and checkpoints store them as one tensor",
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.seeded import seeded
 from sparsebit.llm.arguments import require_count, require_positive
+from sparsebit.llm.evaluate.perplexity import require_next_token
 from sparsebit.llm.language_model import LanguageModel, require_language_model
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
@@ -49,6 +50,7 @@ def train_lora(
         pipeline: divide the blocks among the processes instead of the batch.
     """
     require_language_model(model)
+    require_next_token(model.model, "the model")
     require_count("steps", steps)
     require_count("batch", batch)
     require_count("length", length, least=2)  # one token is predicted from those before

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.evaluate.perplexity import evaluate
+from sparsebit.llm.lora import add_lora, train_lora
+from tests.llm.models import ROUTES
 
 
 class Table(nn.Module):
@@ -61,12 +64,18 @@ def test_too_little_text_is_refused() -> None:
         evaluate(Table(0), "a text", length=5)  # type: ignore[arg-type]
 
 
-def test_models_of_masked_tokens_have_no_perplexity() -> None:
+def test_models_that_do_not_predict_the_next_token_have_no_perplexity() -> None:
     class BertForMaskedLM(torch.nn.Module):
         pass
 
     with pytest.raises(SparsebitError, match="the model: BertForMaskedLM predicts masked tokens"):
         evaluate(BertForMaskedLM(), torch.arange(8), length=4)
+    small = llm.quantize(ROUTES["t5"](), None, {"METHOD": "rtn"}, progress=False)
+    with pytest.raises(SparsebitError, match="the model: T5ForConditionalGeneration is an encoder-decoder"):
+        small.evaluate(torch.arange(8), length=4)
+    add_lora(small, rank=2, layers="*")
+    with pytest.raises(SparsebitError, match="the model: T5ForConditionalGeneration is an encoder-decoder"):
+        train_lora(small, torch.arange(8), length=4)
 
 
 def test_a_reference_that_cannot_be_compared_is_named() -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from tests.llm.models import DECODERS, MORE_DECODERS, TRANSPOSED_EXPERTS, sharp, tokens
+from tests.llm.models import DECODERS, MORE_DECODERS, ROUTES, TRANSPOSED_EXPERTS, sharp, tokens
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
@@ -79,6 +79,13 @@ def test_mixed_widths_biases_and_float_layers(tmp_path: Path) -> None:
     assert report.proven, str(report)
 
 
+@needs_engine
+def test_a_decoder_behind_an_encoder_is_proven(tmp_path: Path) -> None:
+    small = llm.quantize(ROUTES["marian"](), None, {"METHOD": "rtn"}, progress=False)
+    report = small.export(tmp_path / "out", "compressed-tensors")
+    assert report.proven and report.agreement == 1.0 and report.perplexity is None, str(report)
+
+
 def test_layers_it_cannot_hold_are_named() -> None:
     model = llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}}, progress=False)
     with pytest.raises(SparsebitError, match=r"cannot store 'model.embed_tokens' exactly") as caught:
@@ -137,6 +144,13 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
     }
     with pytest.raises(SparsebitError, match=r"(?s)one width for all experts.*add the experts to IGNORE"):
         llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
+
+
+def test_t5_is_refused() -> None:
+    small = llm.quantize(ROUTES["t5"](), None, {"METHOD": "rtn"}, progress=False)
+    assert not any("relative_attention_bias" in name for name in small.weights)  # a table is not multiplied
+    with pytest.raises(SparsebitError, match=r"DenseReluDense' exactly.*asks T5's layers for their weight"):
+        small.export("never", "compressed-tensors")
 
 
 def test_falcon_is_refused() -> None:
