@@ -55,8 +55,8 @@ def score_rows(sparser: Sparser, rows: Rows) -> Tensor:
             expected=f"a tensor [{len(rows.weight)}] of real numbers",
             got=f"{with_article(type(found).__name__)}{shape}",
         )
-    found = found.detach().reshape(-1)
-    return found if found.is_floating_point() else found.to(torch.float64)
+    scores = found.detach().reshape(-1)
+    return scores if scores.is_floating_point() else scores.to(torch.float64)
 
 
 def aggregate_scores(scores: Tensor, there: Tensor, how: str) -> Tensor:
