@@ -55,7 +55,7 @@ def score_rows(sparser: Sparser, rows: Rows) -> Tensor:
             expected=f"a tensor [{len(rows.weight)}] of real numbers",
             got=f"{with_article(type(found).__name__)}{shape}",
         )
-    scores = found.detach().reshape(-1)
+    scores: Tensor = found.detach().reshape(-1)
     return scores if scores.is_floating_point() else scores.to(torch.float64)
 
 
