@@ -80,9 +80,9 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
     """Run one command line; returns the exit code. Never raises, except for ``--help``."""
     words = list(sys.argv[1:] if words is None else words)
     as_json, debug = "--json" in words, "--debug" in words
-    arguments = argparse.Namespace()
+    arguments, interrupt = argparse.Namespace(), _Interrupt()
     try:
-        with _one_interrupt(), _warnings_in_a_line(sys.stderr), lines_without_terminal():
+        with _one_interrupt(interrupt), _warnings_in_a_line(sys.stderr), lines_without_terminal():
             arguments, unknown = build_parser(entries, words, version).parse_known_args(words)
             command: Command = arguments.command
             if unknown:
@@ -101,7 +101,7 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             command.check(arguments)
             require_outputs(arguments)
             if command.loads_torch:
-                with waiting("loading torch"):
+                with waiting("loading torch"), interrupt.waiting():
                     importlib.import_module("torch")
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 outcome = command.run(arguments)  # the user's code may print: not into the JSON
@@ -116,20 +116,23 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
             sys.stdout.flush()
             return outcome.exit_code
     except KeyboardInterrupt:
-        more = "; run it again with --resume to continue" if _keeps_steps(arguments) else ""
-        return _fail(f"interrupted; no incomplete file was left{more}", INTERRUPTED, as_json, debug)
+        return _fail(_interrupted(arguments), INTERRUPTED, as_json, debug)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (SparsebitError, OSError) as error:  # OSError: a full disk, a folder without permission
-        return _fail(error, USER_MISTAKE, as_json, debug)
     except Exception as error:
-        return _fail(error, TROUBLE, as_json, debug)
+        if interrupt.seen:  # an import that was interrupted may raise anything
+            return _fail(_interrupted(arguments), INTERRUPTED, as_json, debug)
+        # an OSError is a disk that is full, or a folder that may not be written to
+        code = USER_MISTAKE if isinstance(error, SparsebitError | OSError) else TROUBLE
+        return _fail(error, code, as_json, debug)
 
 
-def _keeps_steps(arguments: argparse.Namespace) -> bool:
+def _interrupted(arguments: argparse.Namespace) -> str:
     command: Command | None = getattr(arguments, "command", None)
-    return command is not None and bool(command.resume)
+    resumable = command is not None and bool(command.resume)
+    more = "; run it again with --resume to continue" if resumable else ""
+    return f"interrupted; no incomplete file was left{more}"
 
 
 def _show(outcome: Outcome) -> None:
@@ -189,8 +192,24 @@ def _write_json(data: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+class _Interrupt:
+    """Whether Ctrl-C was pressed, and whether it has to wait."""
+
+    def __init__(self) -> None:
+        self.seen = self.waits = False
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside the block it waits: the import of torch swallows an interrupt, fails in another way, or aborts."""
+        self.waits = True
+        yield
+        self.waits = False
+        if self.seen:
+            raise KeyboardInterrupt
+
+
 @contextlib.contextmanager
-def _one_interrupt() -> Iterator[None]:
+def _one_interrupt(interrupt: _Interrupt) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the command once: another one during the cleanup only prints a message.
 
     After ``GRACE`` seconds, another one ends the command at once. A signal that is ignored, as in a background job of a
@@ -203,8 +222,20 @@ def _one_interrupt() -> Iterator[None]:
         if time.monotonic() - last < GRACE:
             sys.stderr.write("sparsebit: cleaning up, this takes a moment\n")
             return
-        last = time.monotonic()
-        raise KeyboardInterrupt
+        last, interrupt.seen = time.monotonic(), True
+        if not interrupt.waits:
+            raise KeyboardInterrupt
+
+    def lost(
+        unraisable: Any,
+    ) -> None:  # in a callback that may raise nothing, such as that of a weak reference
+        nonlocal last
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            hook(unraisable)
+            return
+        last = -math.inf
+        again.append(threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]))
+        again[-1].start()
 
     main = threading.current_thread() is threading.main_thread()
     signals = (signal.SIGINT, signal.SIGTERM) if main else ()
@@ -212,9 +243,14 @@ def _one_interrupt() -> Iterator[None]:
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, stop)
+    hook, sys.unraisablehook = sys.unraisablehook, lost
+    again: list[threading.Timer] = []
     try:
         yield
     finally:
+        for timer in again:
+            timer.cancel()
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 

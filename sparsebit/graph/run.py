@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from sparsebit.errors import CaptureError, GraphError
+from sparsebit.errors import CaptureError, GraphError, SparsebitError
 from sparsebit.graph.effects import overwritten
 from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops import op_name
@@ -126,6 +126,11 @@ def _compute(
         if instead is not None:
             return instead(*args, **kwargs)
         return getattr(interpreter, node.op)(node.target, args, kwargs)
+    except (
+        SparsebitError,
+        torch.OutOfMemoryError,
+    ):  # the one explains itself, the other is handled by its type
+        raise
     except Exception as error:
         gm = interpreter.module
         assert isinstance(gm, GraphModule)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -168,5 +171,52 @@ def test_an_ignored_interrupt_stays_ignored() -> None:
             run(["try"], command(lambda: Outcome(exit_code=int(signal.raise_signal(signal.SIGINT) or 0))))
             == 0
         )
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_the_import_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    def interrupted_import(name: str) -> None:
+        signal.raise_signal(signal.SIGINT)
+        loaded.append(name)
+
+    monkeypatch.setattr("sparsebit.cli.main.importlib.import_module", interrupted_import)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run(["try"], raising(AssertionError("it went on"))) == 130 and loaded == ["torch"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_becomes_another_error_is_one() -> None:
+    def work() -> Outcome:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("cannot load module more than once per process")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run(["try"], command(work)) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_in_a_callback_comes_again() -> None:
+    class Weak:
+        pass
+
+    def work() -> Outcome:
+        one = Weak()
+        reference = weakref.ref(one, lambda _: signal.raise_signal(signal.SIGINT))
+        del one  # the exception of a callback is printed and forgotten
+        assert reference() is None
+        time.sleep(30)
+        return Outcome()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert run(["try"], command(work)) == 130
     finally:
         signal.signal(signal.SIGINT, before)

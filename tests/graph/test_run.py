@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx import GraphModule, Node
 
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, SparsebitError
 from sparsebit.graph.capture import capture
 from sparsebit.graph.run import RunState, SavedState, evaluating, flatten_call, requiring_grad, run_graph
 
@@ -468,3 +468,17 @@ def test_gradients_are_required_inside_the_block_only(on: bool) -> None:
         assert [tensor.requires_grad for tensor in tensors] == [on, on]
         raise ValueError("inside")
     assert [tensor.requires_grad for tensor in tensors] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "error", [SparsebitError("no scale", hint="calibrate"), torch.OutOfMemoryError("full")]
+)
+def test_errors_that_explain_themselves_are_passed_on(error: Exception) -> None:
+    def fail(x: Tensor) -> Tensor:
+        raise error
+
+    gm = fx.symbolic_trace(nn.Sequential(nn.ReLU()))
+    gm.get_submodule("0").forward = fail  # type: ignore[method-assign]
+    with pytest.raises(type(error)) as caught:
+        run_graph(gm, (torch.zeros(2),))
+    assert caught.value is error

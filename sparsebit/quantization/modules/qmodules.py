@@ -159,8 +159,11 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
 
 def require_same_results(gm: GraphModule, example: Call) -> None:
     """Raise if ``with_weight`` of a registered operator computes something else than its module, on the example."""
+    kinds: dict[nn.Module, Any] = {leaf: type(leaf) for leaf in gm.modules()}
     leaves = [
-        leaf for leaf in gm.modules() if hasattr(leaf, "run_with_weight") and is_own_class(leaf.stands_for)
+        leaf
+        for leaf, kind in kinds.items()
+        if hasattr(kind, "run_with_weight") and is_own_class(kind.stands_for)
     ]
     if not any(example) or not leaves:
         return

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.registry import Registry
 
 Source = Literal["input", "output", "gradient", "curvature"]
@@ -75,18 +76,34 @@ class States:
     def __init__(self, statistics: Mapping[str, Statistic]) -> None:
         self.statistics = statistics
         self._states: dict[tuple[str, str], Any] = {}  # by statistic and weight
+        self._shapes: dict[tuple[str, str], torch.Size] = {}  # of what was measured
 
     def add(self, name: str, tensor: str, seen: Tensor) -> None:
         """Add a batch for one statistic of one weight."""
         statistic, key = self.statistics[name], (name, tensor)
         new = statistic.measure(seen.to(wide(seen)))
         self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
+        self._shapes[key] = seen.shape
 
     def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
         """The results, by statistic and weight."""
         found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
         for (name, tensor), state in self._states.items():
-            found[name][tensor] = self.statistics[name].finish(state, batches)
+            result: Any = self.statistics[name].finish(state, batches)
+            shape = list(self._shapes[name, tensor])
+            per, source = self.statistics[name].per, self.statistics[name].source
+            wanted: list[int] | None = shape[:1] if per in ("input", "output") else shape
+            if per == "layer" or (per == "weight" and source in ("input", "output")):
+                wanted = None  # any shape
+            if not isinstance(result, Tensor) or (wanted is not None and list(result.shape) != wanted):
+                got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
+                raise SparsebitError(
+                    f"the result of statistic {name!r} does not fit per = {per!r}",
+                    where=tensor,
+                    expected="a tensor" if wanted is None else f"a tensor {wanted}",
+                    got=str(got),
+                )
+            found[name][tensor] = result
         return found
 
 
@@ -98,6 +115,12 @@ def register_statistic(name: str, *, replace: bool = False) -> Callable[[Kind], 
     """Class decorator that lets criteria name the statistic in ``needs``, and read it with ``rows.need(name)``."""
 
     def add(kind: Kind) -> Kind:
+        for field, default, known in (("source", "", Source), ("per", "weight", Per)):
+            if (value := getattr(kind, field, default)) not in get_args(known):
+                raise RegistryError(
+                    f"{field} of statistic {name!r} cannot be {value!r:.80}",
+                    expected=", ".join(get_args(known)),
+                )
         STATISTICS.register(name, replace=replace)(kind())
         return kind
 

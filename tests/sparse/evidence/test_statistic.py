@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config.pruning.criteria import SPARSER_RULES
+from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.sparse import SPARSERS, Rows, SparseModel, Sparser, register_sparser, register_statistic
 from sparsebit.sparse.evidence.activations import InputProducts
 from sparsebit.sparse.evidence.statistic import STATISTICS, States, Statistic
@@ -70,3 +72,31 @@ def test_new_evidence_and_its_criterion_are_one_file_outside() -> None:
         for known in (SPARSERS, SPARSER_RULES):
             known.remove("test_low_peak")
         STATISTICS.remove("test_peak")
+
+
+@pytest.mark.parametrize(
+    ("per", "source", "result"),
+    [
+        ("weight", "gradient", None),
+        ("weight", "gradient", torch.ones(())),
+        ("output", "output", torch.ones(3, 2)),
+        ("input", "input", torch.ones(4)),
+        ("layer", "input", 1.0),
+    ],
+)
+def test_a_result_has_the_shape_it_declares(per: Any, source: Any, result: Any) -> None:
+    kind = type("Own", (Statistic,), {"per": per, "source": source})
+    kind.measure, kind.finish = lambda self, seen: seen, lambda self, state, batches: result  # type: ignore[attr-defined]
+    kind.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    states = States({"own": kind()})
+    states.add("own", "conv.weight", torch.ones(3, 2))
+    with pytest.raises(SparsebitError, match=f"'own' does not fit per = '{per}'[\\s\\S]*conv.weight"):
+        states.finish(1)
+
+
+@pytest.mark.parametrize("wrong", [{"source": "grad"}, {"source": "input", "per": "channel"}, {}])
+def test_a_misspelt_source_is_refused(wrong: dict[str, str]) -> None:
+    kind = type("Own", (Statistic,), {"measure": lambda self, seen: seen, **wrong})
+    with pytest.raises(RegistryError, match="of statistic 'own' cannot be"):
+        register_statistic("own")(kind)
+    assert "own" not in STATISTICS
