@@ -216,7 +216,7 @@ def _load_state(gm: GraphModule, state: dict[str, Tensor], folder: str | os.Path
         f"{path}.{name}"  # checked by require_grid
         for path, module in gm.named_modules()
         if isinstance(module, Quantizer)
-        for name in ("scale", "zero_point", "followed")
+        for name in (("scale",) if isinstance(module, Frozen) else ("scale", "zero_point", "followed"))
     }
     for name, tensor in state.items():
         old = before.get(name)

@@ -373,6 +373,14 @@ def test_scales_that_no_calibration_gives_are_refused(saved: Path, change: Any, 
         QuantModel.load(saved, residual())
 
 
+def test_a_zero_point_of_packed_values_has_their_type(saved: Path) -> None:
+    state = load_file(file_of(saved, "state"))
+    key = next(name for name in state if name.endswith("weight_quantizer.zero_point"))
+    edit_file(saved, "state", save(state | {key: state[key].to(torch.complex64)}))
+    with pytest.raises(ArtifactError, match="has another type"):
+        QuantModel.load(saved, residual())
+
+
 @pytest.mark.parametrize(
     "key", ["use_quant", "qat", "tuned", "training", "aliases", "packed", "graph", "plan", "config"]
 )
