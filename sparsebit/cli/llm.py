@@ -13,7 +13,7 @@ from typing import Any
 from sparsebit.cli.arguments import add_config, add_output, add_report, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.reference import is_reference, require_reference, resolve
-from sparsebit.config.llm import FORMAT_NAMES
+from sparsebit.config.llm import FORMAT_NAMES, LlmConfig
 from sparsebit.display import printable
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.storage import MANIFEST, remove_steps
@@ -34,7 +34,8 @@ def _add_texts(parser: argparse.ArgumentParser, model: str, text: str, length: s
 
 def _add_quantize(parser: argparse.ArgumentParser) -> None:
     _add_texts(parser, FLOAT, "to calibrate with")
-    add_config(parser, what="a preset or a YAML file", key="W.BIT=3", default="w4_g32")
+    presets = ", ".join(LlmConfig.preset_names())
+    add_config(parser, what=f"a YAML file or a preset: {presets}", key="W.BIT=3", default="w4_g32")
     add_output(parser, "folder to write")
     add_report(parser)
 
@@ -51,7 +52,7 @@ def _add_prune(parser: argparse.ArgumentParser) -> None:
     for option, what in (("--hidden", "hidden channels"), ("--heads", "attention heads")):
         help = f"fraction of {what} to remove"
         parser.add_argument(option, type=float, default=0.0, metavar="FRACTION", help=help)
-    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="number of blocks to remove")
+    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="blocks to remove; needs --text")
     add_output(parser, "folder to write")
 
 
@@ -76,7 +77,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         "--rounding-budget",
         type=float,
         metavar="NATS",
-        help="onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float",
+        help="onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float (0.02)",
     )
 
 
@@ -88,7 +89,7 @@ def _check_export(arguments: argparse.Namespace) -> None:
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     _add_texts(parser, SAVED, "to measure on", "tokens per window")
     parser.add_argument("--reference", metavar="FOLDER", type=Path, help="the float model to compare with")
-    help = "one line of JSON for each question, with choices and answer"
+    help = "one line of JSON for each question, with question, choices and answer"
     parser.add_argument("--questions", metavar="FILE", type=Path, help=help)
 
 
