@@ -34,6 +34,10 @@ class Registry(Mapping[str, T]):
         self.kind, self.of = kind, of
         self._items: dict[str, T] = {}
 
+    def canonical(self, name: str) -> str:
+        """The one spelling of a name."""
+        return name.lower()
+
     def register(self, name: str, *, replace: bool = False) -> Callable[[Item], Item]:
         """Decorator that registers an object under ``name``; ``replace=True`` overrides an existing one."""
 
@@ -43,10 +47,10 @@ class Registry(Mapping[str, T]):
                     f"{name!r} is not a name for a {self.kind}", expected="a text of one line"
                 )
             self._require_kind(item)
-            key = name.lower()
+            key = self.canonical(name)
             if key in self._items and not replace:
                 raise RegistryError(
-                    f"{self.kind} {name!r} is already taken by {reprlib.repr(self._items[key])}",
+                    f"{self.kind} {key!r} is already taken by {reprlib.repr(self._items[key])}",
                     hint="choose another name, or pass replace=True to override it on purpose",
                 )
             self._items[key] = item  # type: ignore[assignment]
@@ -74,11 +78,11 @@ class Registry(Mapping[str, T]):
     def remove(self, name: str) -> None:
         """Remove a plug-in (tests and notebooks register again)."""
         self[name]  # an unknown name raises an error that lists the names
-        del self._items[name.lower()]
+        del self._items[self.canonical(name)]
 
     def __getitem__(self, name: str) -> T:
         try:
-            return self._items[name.lower()]
+            return self._items[self.canonical(name)]
         except KeyError:
             near = difflib.get_close_matches(name.lower(), self._items, n=1)
             advice = f"did you mean {near[0]!r}? " if near else ""
@@ -88,7 +92,7 @@ class Registry(Mapping[str, T]):
             ) from None
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._items
+        return isinstance(name, str) and self.canonical(name) in self._items
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._items))

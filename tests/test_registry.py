@@ -43,7 +43,7 @@ def test_a_clash_names_what_is_there_and_both_ways_out() -> None:
     with pytest.raises(RegistryError) as caught:
         shapes().register("CIRCLE")("oval")
     assert str(caught.value) == (
-        "shape 'CIRCLE' is already taken by 'round'\n"
+        "shape 'circle' is already taken by 'round'\n"
         "  next: choose another name, or pass replace=True to override it on purpose"
     )
 

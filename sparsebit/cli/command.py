@@ -37,16 +37,16 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command of the command line.
+    """One command of the command line, or one verb of a command.
 
     The file of a command imports the library inside ``run``: torch takes seconds to load, and ``--help`` should not.
     """
 
     description: str
-    examples: tuple[str, ...]
+    examples: tuple[str, ...] = ()
     """Complete command lines that work in an empty folder, one after the other; the tests run them."""
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], Outcome]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    run: Callable[[argparse.Namespace], Outcome] = lambda arguments: Outcome()
     check: Callable[[argparse.Namespace], None] = lambda arguments: None
     """Raises an error for mistakes that can be found before torch is loaded, such as in a config."""
     writes: Literal["", "file", "folder", "files"] = ""
@@ -54,3 +54,5 @@ class Command:
     loads_torch: bool = True
     resume: str = ""
     """What --resume continues; empty for a command without intermediate results, which has no --resume."""
+    verbs: Mapping[str, Command] = field(default_factory=dict)
+    """Its verbs; a command with verbs has no arguments of its own."""

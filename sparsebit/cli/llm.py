@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,166 +12,128 @@ from typing import Any
 
 from sparsebit.cli.arguments import add_config, add_output, add_report, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
-from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
-from sparsebit.config.llm import FORMAT_NAMES
+from sparsebit.config.llm import FORMAT_NAMES, LlmConfig
 from sparsebit.display import printable
 from sparsebit.errors import ArtifactError, SparsebitError
-from sparsebit.storage import MANIFEST, remove_steps, require_place
+from sparsebit.storage import MANIFEST, remove_steps
 from sparsebit.storage.place import require_new
 
-NEEDS = {
-    "quantize": ("output",),
-    "prune": ("output",),
-    "export": ("output", "format"),
-    "eval": (),
-    "chat": (),
-}
-USES = {
-    "quantize": ("config", "overrides", "text", "output", "report"),
-    "prune": ("text", "output", "hidden", "heads", "blocks"),
-    "export": ("output", "format", "text", "length", "rounding_budget", "report"),
-    "eval": ("text", "length", "reference", "questions"),
-    "chat": ("prompt", "tokens"),
-}
+os.environ.setdefault("TQDM_DISABLE", "1")  # bars of transformers; tqdm reads this when it is imported
+FLOAT = "a folder that save_pretrained wrote, or file.py:factory"
+SAVED = "a folder that `sparsebit llm quantize` wrote"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``sparsebit llm``."""
-    parser.add_argument("verb", choices=tuple(NEEDS), help="what to do")
-    parser.add_argument(
-        "origin",
-        metavar="MODEL",
-        help="quantize and prune: a folder that save_pretrained wrote, or file.py:factory; "
-        "export, eval and chat: a folder that `sparsebit llm quantize` wrote",
-    )
-    add_config(parser, what="quantize: a preset or a YAML file", key="W.BIT=3", default="w4_g32")
-    parser.add_argument(
-        "--text",
-        metavar="FILE",
-        type=Path,
-        help="text file to calibrate with (quantize, prune), measure on (eval), or compare the engine on (export)",
-    )
-    add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
+def _add_texts(parser: argparse.ArgumentParser, model: str, text: str, length: str = "") -> None:
+    """MODEL, --text, and how many tokens of it are used if the verb takes that as an option."""
+    parser.add_argument("origin", metavar="MODEL", help=model)
+    parser.add_argument("--text", metavar="FILE", type=Path, help=f"text file {text}")
+    if length:
+        parser.add_argument("--length", type=positive, default=512, metavar="N", help=f"{length} (512)")
+
+
+def _add_quantize(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser, FLOAT, "to calibrate with")
+    presets = ", ".join(LlmConfig.preset_names())
+    add_config(parser, what=f"a YAML file or a preset: {presets}", key="W.BIT=3", default="w4_g32")
+    add_output(parser, "folder to write")
     add_report(parser)
-    parser.add_argument(
-        "--hidden",
-        type=float,
-        default=0.0,
-        metavar="FRACTION",
-        help="prune: fraction of hidden channels to remove",
-    )
-    parser.add_argument(
-        "--heads",
-        type=float,
-        default=0.0,
-        metavar="FRACTION",
-        help="prune: fraction of attention heads to remove",
-    )
-    parser.add_argument(
-        "--blocks", type=int, default=0, metavar="N", help="prune: number of blocks to remove"
-    )
-    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: file format")
-    parser.add_argument(
-        "--rounding-budget",
-        type=float,
-        metavar="NATS",
-        help="export, onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float",
-    )
-    parser.add_argument(
-        "--length",
-        type=positive,
-        default=512,
-        metavar="N",
-        help="eval: tokens per window; export: tokens of --text to compare on (512)",
-    )
-    parser.add_argument(
-        "--reference",
-        metavar="FOLDER",
-        type=Path,
-        help="eval: the float model to compare with",
-    )
-    parser.add_argument(
-        "--questions",
-        metavar="FILE",
-        type=Path,
-        help="eval: one line of JSON for each question, with choices and answer",
-    )
-    parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this prompt and stop")
-    parser.add_argument(
-        "--tokens",
-        type=positive,
-        default=256,
-        metavar="N",
-        help="chat: maximum length of an answer, in tokens (256)",
-    )
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Check the arguments of each verb, before torch is loaded."""
+def _check_quantize(arguments: argparse.Namespace) -> None:
     from sparsebit.config.llm import load_llm_config
 
-    os.environ.setdefault("TQDM_DISABLE", "1")  # bars of transformers; tqdm reads this when it is imported
-    _refuse_unused(arguments)
-    for name in NEEDS[arguments.verb]:
-        if getattr(arguments, name) is None:
-            raise UsageError(f"llm {arguments.verb} needs --{name}")
-    if arguments.verb == "eval" and arguments.text is None and arguments.questions is None:
-        raise UsageError("llm eval needs --text or --questions")
-    if arguments.verb == "prune" and not (arguments.hidden or arguments.heads or arguments.blocks):
+    load_llm_config(arguments.config, arguments.overrides)
+    _check_float(arguments)
+
+
+def _add_prune(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser, FLOAT, "to calibrate with")
+    for option, what in (("--hidden", "hidden channels"), ("--heads", "attention heads")):
+        help = f"fraction of {what} to remove"
+        parser.add_argument(option, type=float, default=0.0, metavar="FRACTION", help=help)
+    parser.add_argument("--blocks", type=int, default=0, metavar="N", help="blocks to remove; needs --text")
+    add_output(parser, "folder to write")
+
+
+def _check_prune(arguments: argparse.Namespace) -> None:
+    if not (arguments.hidden or arguments.heads or arguments.blocks):
         raise UsageError("llm prune needs --hidden, --heads or --blocks")
-    if arguments.verb == "prune" and arguments.blocks and arguments.text is None:
+    if arguments.blocks and arguments.text is None:
         raise UsageError(
             "llm prune --blocks needs --text",
             hint="the blocks that change the hidden states of this text least are removed",
         )
-    for path in (arguments.text, arguments.questions):
-        if path is not None and not path.is_file():
-            raise UsageError(f"no such file: {path}", expected="a UTF-8 text file")
-    require_outputs(arguments)
-    if arguments.verb == "quantize":
-        load_llm_config(arguments.config, arguments.overrides)
-        require_place(arguments.output)
-    elif arguments.verb in ("prune", "export"):
-        require_new(arguments.output)
-    if arguments.verb in ("quantize", "prune"):
-        if is_reference(arguments.origin):
-            require_reference(arguments.origin, "model")
-        elif not Path(arguments.origin, "config.json").is_file():
-            if Path(arguments.origin, MANIFEST).is_file():
-                raise UsageError(
-                    f"{arguments.origin} is quantized already", hint="pass the folder of the float model"
-                )
+    require_new(arguments.output)
+    _check_float(arguments)
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser, SAVED, "to compare the engine on", "tokens of --text to compare on")
+    parser.add_argument("--format", choices=FORMAT_NAMES, required=True, help="file format")
+    add_output(parser, "file or folder to write")
+    add_report(parser)
+    parser.add_argument(
+        "--rounding-budget",
+        type=float,
+        metavar="NATS",
+        help="onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float (0.02)",
+    )
+
+
+def _check_export(arguments: argparse.Namespace) -> None:
+    require_new(arguments.output)
+    _check_saved(arguments)
+
+
+def _add_evaluate(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser, SAVED, "to measure on", "tokens per window")
+    parser.add_argument("--reference", metavar="FOLDER", type=Path, help="the float model to compare with")
+    help = "one line of JSON for each question, with question, choices and answer"
+    parser.add_argument("--questions", metavar="FILE", type=Path, help=help)
+
+
+def _check_evaluate(arguments: argparse.Namespace) -> None:
+    if arguments.text is None and arguments.questions is None:
+        raise UsageError("llm eval needs --text or --questions")
+    _check_saved(arguments)
+
+
+def _add_chat(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("origin", metavar="MODEL", help=SAVED)
+    parser.add_argument("--prompt", metavar="TEXT", help="answer this prompt and stop")
+    help = "maximum length of an answer, in tokens (256)"
+    parser.add_argument("--tokens", type=positive, default=256, metavar="N", help=help)
+
+
+def _check_float(arguments: argparse.Namespace) -> None:
+    _check_files(arguments)
+    if is_reference(arguments.origin):
+        require_reference(arguments.origin, "model")
+    elif not Path(arguments.origin, "config.json").is_file():
+        if Path(arguments.origin, MANIFEST).is_file():
             raise UsageError(
-                f"{arguments.origin} is not a folder with a model",
-                expected="a folder with config.json and *.safetensors, or file.py:factory",
+                f"{arguments.origin} is quantized already", hint="pass the folder of the float model"
             )
-    elif not Path(arguments.origin, MANIFEST).is_file():
         raise UsageError(
-            f"{arguments.origin} is not a saved language model",
-            expected=f"a folder that `sparsebit llm quantize` wrote, with {MANIFEST} in it",
+            f"{arguments.origin} is not a folder with a model",
+            expected="a folder with config.json and *.safetensors, or file.py:factory",
         )
 
 
-def _refuse_unused(arguments: argparse.Namespace) -> None:
-    """Options of other verbs would have no effect."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    for name in dict.fromkeys(itertools.chain(*USES.values())):
-        if name not in USES[arguments.verb] and getattr(arguments, name) != parser.get_default(name):
-            option = "set" if name == "overrides" else name.replace("_", "-")
-            users = [f"llm {verb}" for verb, names in USES.items() if name in names]
-            raise UsageError(
-                f"llm {arguments.verb} has no --{option}", hint=f"it is an option of {', '.join(users)}"
-            )
+def _check_saved(arguments: argparse.Namespace) -> None:
+    _check_files(arguments)
+    if not Path(arguments.origin, MANIFEST).is_file():
+        raise UsageError(
+            f"{arguments.origin} is not a saved language model", expected=f"{SAVED}, with {MANIFEST} in it"
+        )
 
 
-def run(arguments: argparse.Namespace) -> Outcome:
-    """Run the verb."""
-    verbs = {
-        "quantize": _quantize, "prune": _prune, "export": _export, "eval": _evaluate, "chat": _chat
-    }  # fmt: skip
-    return verbs[arguments.verb](arguments)
+def _check_files(arguments: argparse.Namespace) -> None:
+    for name in ("text", "questions"):
+        path = getattr(arguments, name, None)
+        if path is not None and not path.is_file():
+            raise UsageError(f"no such file: {path}", expected="a UTF-8 text file")
 
 
 def _origin(arguments: argparse.Namespace) -> Any:
@@ -337,18 +298,44 @@ def _asked() -> str:
         return ""
 
 
+VERBS = {
+    "quantize": Command(
+        description="Quantize the weights of a model block by block, and save them packed.",
+        add_arguments=_add_quantize,
+        check=_check_quantize,
+        run=_quantize,
+        writes="folder",
+    ),
+    "prune": Command(
+        description="Write a smaller float model, with fewer blocks, heads or hidden channels.",
+        add_arguments=_add_prune,
+        check=_check_prune,
+        run=_prune,
+    ),
+    "export": Command(
+        description="Write a saved model for an engine, bit for bit, and load it there if the engine is installed.",
+        add_arguments=_add_export,
+        check=_check_export,
+        run=_export,
+    ),
+    "eval": Command(
+        description="Measure perplexity, the divergence from float, and accuracy on questions.",
+        add_arguments=_add_evaluate,
+        check=_check_evaluate,
+        run=_evaluate,
+    ),
+    "chat": Command(
+        description="Start a conversation.",
+        add_arguments=_add_chat,
+        check=_check_saved,
+        run=_chat,
+    ),
+}
 COMMAND = Command(
-    description="""
-quantize quantizes the weights of a language model block by block and saves them packed. export writes
-the saved model for an engine, bit for bit, and loads it there if the engine is installed. eval
-measures perplexity, the divergence from float, and accuracy on questions. chat starts a conversation.
-prune writes a smaller float model, with fewer blocks, heads or hidden channels.
-""",
+    description="Make a language model small, write it for an engine, measure it, and talk to it.",
     examples=(
         "sparsebit llm quantize sparsebit.demo:language_model --config w8 -o tiny-w8",
         "sparsebit llm export tiny-w8 --format compressed-tensors -o tiny-ct",
     ),
-    add_arguments=add_arguments,
-    check=check,
-    run=run,
+    verbs=VERBS,
 )

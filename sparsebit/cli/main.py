@@ -60,20 +60,31 @@ def build_parser(
     )
     for entry in entries:
         word = subparsers.add_parser(entry.name, help=entry.help, formatter_class=style)
-        if entry.name != chosen:
-            continue
-        command = entry.load()
-        examples = "\n".join(f"  {line}" for line in command.examples)
-        word.epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
-        word.description = command.description.strip()
-        command.add_arguments(word)
-        common = word.add_argument_group("for every command")
-        common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-        common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        if command.resume:
-            common.add_argument("--resume", action="store_true", help=command.resume)
-        word.set_defaults(command=command, name=entry.name)
+        if entry.name == chosen:
+            _declare(word, entry.load(), entry.name)
     return parser
+
+
+def _declare(parser: argparse.ArgumentParser, command: Command, name: str) -> None:
+    """Add a command's description and its arguments to its parser, or its verbs with theirs."""
+    if command.examples:
+        examples = "\n".join(f"  {line}" for line in command.examples)
+        parser.epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
+    parser.description = command.description.strip()
+    if command.verbs:
+        verbs = parser.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_Parser)
+        for verb, inner in command.verbs.items():
+            help = inner.description.strip().partition(".")[0]
+            own = verbs.add_parser(verb, help=help, formatter_class=argparse.RawDescriptionHelpFormatter)
+            _declare(own, inner, f"{name} {verb}")
+        return
+    command.add_arguments(parser)
+    common = parser.add_argument_group("for every command")
+    common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    if command.resume:
+        common.add_argument("--resume", action="store_true", help=command.resume)
+    parser.set_defaults(command=command, name=name)
 
 
 def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str = "") -> int:

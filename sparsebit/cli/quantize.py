@@ -55,7 +55,6 @@ def _steps(arguments: argparse.Namespace) -> Path:
 
 def run(arguments: argparse.Namespace) -> Outcome:
     """Quantize, calibrate, measure and save."""
-    from sparsebit.analysis.profiling.profile import FUSED
     from sparsebit.cli.data import example_inputs, open_data
     from sparsebit.cli.metric import Accuracy
     from sparsebit.cli.model import open_model, require_device
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     if arguments.report:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
-    left = [edge for edge in plan.edges if edge.tensor is None and not edge.reason.startswith(FUSED)]
+    left = [edge for edge in plan.edges if edge.in_float]
     pruned = f" --pruned {arguments.pruned}" if arguments.pruned else ""
     written = [str(path) for path in (arguments.output, arguments.report) if path]
     return Outcome(

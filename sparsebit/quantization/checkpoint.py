@@ -33,7 +33,7 @@ from sparsebit.quantization.quantizers import Frozen, Quantizer
 from sparsebit.quantization.training.sharded import full_state, is_sharded
 from sparsebit.quantization.training.training import TrainingState
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
-from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
+from sparsebit.storage.nested import decode_call, encode_call
 
 if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
@@ -124,7 +124,7 @@ def load_checkpoint(
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
         example = _decode_example(content.value("example"), tensors.get("example", {}), folder)
-        example_inputs, example_kwargs = fitting_example(model, example)
+        example_inputs = fitting_example(model, example)
     plan = QuantPlan.from_dict(content.section("plan").data)
     training = content.section("training").into(TrainingState)
     teacher = None
@@ -255,33 +255,23 @@ def _load_constants(gm: GraphModule, constants: Mapping[str, Tensor], folder: ob
 
 
 def _encode_example(example: Call) -> tuple[dict[str, Tensor], Any]:
-    """Tensors by position, and the structure around them as JSON; "unsupported" names types that cannot be written."""
+    """Tensors by position, and the structure around them as JSON; no tensors if it cannot be written."""
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> str:
         kept.append(tensor)
         return str(len(kept) - 1)
 
-    try:
-        structure = {"call": encode_nested(tuple(example), keep)}
-    except UnsupportedValue as error:
-        return {}, {"unsupported": str(error)}
-    return {str(index): tensor for index, tensor in enumerate(kept)}, structure
+    call = encode_call(*example, keep)
+    tensors = {} if "unsupported" in call else {str(index): tensor for index, tensor in enumerate(kept)}
+    return tensors, {"call": call}
 
 
 def _decode_example(written: Any, tensors: Mapping[str, Tensor], folder: object) -> Call:
-    if not isinstance(written, Mapping) or "call" not in written:
-        kind = written.get("unsupported") if isinstance(written, Mapping) else None
-        raise ArtifactError(
-            "the example inputs of this model could not be saved with it",
-            where=str(folder),
-            got=f"{with_article(kind)} among them" if isinstance(kind, str) else None,
-            hint="pass example_inputs= and example_kwargs= to load()",
-        )
-
     def find(name: Any) -> Tensor:
         if not isinstance(name, str) or name not in tensors:
             raise damaged(folder, "an example input is missing")
         return tensors[name]
 
-    return Call(*decode_call(written["call"], find))
+    call = written.get("call", written) if isinstance(written, Mapping) else written
+    return Call(*decode_call(call, find))

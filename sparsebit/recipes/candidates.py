@@ -13,7 +13,7 @@ from torch import nn
 
 from sparsebit.analysis import Curvature, choose_bits, sensitivity
 from sparsebit.analysis.bits.sensitivity import Sensitivity
-from sparsebit.batches import device_of
+from sparsebit.batches import Call, device_of
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
@@ -44,7 +44,7 @@ class Candidates:
 
     model: nn.Module
     batches: Sequence[Any]
-    examples: tuple[tuple[Any, ...], dict[str, Any]]
+    example: Call
     target: str
     finetune: Finetune | None
     prune: SConfig
@@ -76,10 +76,10 @@ class Candidates:
             recipe = self.recipe(Structure(ratio=ratio, weights="8"), base, "")
             kept = self.folder / f"pruned_{round(100 * ratio)}" if self.folder and self.finetune else None
             if kept is not None and (kept / MANIFEST).is_file():
-                self._pruned[ratio] = load_pruned(kept, self.model, *self.examples).eval()
+                self._pruned[ratio] = load_pruned(kept, self.model, self.example).eval()
             else:
                 finetune = self._train if self.finetune else None
-                small = prune_by(recipe, self.model, self.batches, *self.examples, finetune=finetune)
+                small = prune_by(recipe, self.model, self.batches, self.example, finetune=finetune)
                 if kept is not None:
                     save_pruned(small, kept)
                 self._pruned[ratio] = small
@@ -87,7 +87,7 @@ class Candidates:
 
     def quantized(self, recipe: Recipe, small: nn.Module) -> QuantModel:
         """A pruned model, quantized by a recipe."""
-        return quantize_by(recipe, small, self.batches, *self.examples)
+        return quantize_by(recipe, small, self.batches, self.example)
 
     def _train(self, model: nn.Module) -> None:
         assert self.finetune is not None
@@ -121,14 +121,12 @@ class Candidates:
 
     def _sensitivities(self, ratio: float, config: QConfig) -> Sensitivity:
         if ratio not in self._sensitivity:
-            inputs, kwargs = self.examples
             measure = partial(
                 sensitivity,
                 self.pruned(ratio),
                 config,
                 self.batches,
-                example_inputs=inputs,
-                example_kwargs=kwargs,
+                example_inputs=self.example,
                 bits=TARGETS[self.target].stored_bits,
                 batches=4,
                 progress=False,

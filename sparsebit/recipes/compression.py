@@ -121,7 +121,7 @@ def compress(
         candidates = Candidates(
             model=model,
             batches=batches,
-            examples=examples,
+            example=examples,
             target=target,
             finetune=finetune,
             prune=load_sconfig(prune or PRUNE),

@@ -84,7 +84,7 @@ def _speed(search: Search, best: Trial, qmodel: QuantModel) -> str:
         return text
     try:
         with tempfile.TemporaryDirectory() as folder:
-            report = export_onnx(qmodel, search.candidates.examples, Path(folder) / "model.onnx").report
+            report = export_onnx(qmodel, search.candidates.example, Path(folder) / "model.onnx").report
     except SparsebitError as error:
         return f"{text}; the export could not be checked: {error.message}"
     slow = [f"{op.name} ({op.why})" for op in report.fallbacks] if report is not None else []

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsebit.batches import Call, example_call
 from sparsebit.config import QConfig, SConfig, load_qconfig, load_sconfig
 from sparsebit.config.engine.yaml_file import read_yaml, write_yaml
 from sparsebit.errors import ConfigError
@@ -103,8 +104,7 @@ def prune_by(
     recipe: Recipe,
     model: nn.Module,
     data: Iterable[Any],
-    example_inputs: Any,
-    example_kwargs: Mapping[str, Any] | None = None,
+    example: Call,
     *,
     finetune: Finetune | None = None,
 ) -> nn.Module:
@@ -116,7 +116,7 @@ def prune_by(
             "this recipe trains the pruned model", hint="pass finetune=, the function that does it"
         )
     with seeded(recipe.seed, model):
-        smodel = SparseModel(model, recipe.prune, example_inputs, example_kwargs)
+        smodel = SparseModel(model, recipe.prune, example)
         smodel.prepare_calibration()
         with torch.no_grad():
             for args, kwargs in smodel.inputs.calls(data, device=smodel.device):
@@ -124,23 +124,17 @@ def prune_by(
         smodel.calc_params()
         small = smodel.shrink()
         if recipe.reestimate:
-            reestimate_norms(small, data, example_inputs, example_kwargs)
+            reestimate_norms(small, data, example)
         if recipe.finetune and finetune is not None:
             small.train()
             finetune(small)
     return small.eval()
 
 
-def quantize_by(
-    recipe: Recipe,
-    model: nn.Module,
-    data: Iterable[Any],
-    example_inputs: Any,
-    example_kwargs: Mapping[str, Any] | None = None,
-) -> QuantModel:
+def quantize_by(recipe: Recipe, model: nn.Module, data: Iterable[Any], example: Call) -> QuantModel:
     """Apply the quantization of a recipe; returns the calibrated model."""
     with seeded(recipe.seed, model):
-        qmodel = QuantModel(model, recipe.quantize, example_inputs, example_kwargs)
+        qmodel = QuantModel(model, recipe.quantize, example)
         qmodel.calibrate(data, progress=False)
     qmodel.set_quant(w_quant=True, a_quant=True)
     return qmodel.eval()
@@ -168,6 +162,6 @@ def apply_recipe(
         recipe = Recipe.from_dict(recipe)
     elif not isinstance(recipe, Recipe):
         recipe = Recipe.read(recipe)
-    batches = list(data)
-    small = prune_by(recipe, model, batches, example_inputs, example_kwargs, finetune=finetune)
-    return quantize_by(recipe, small, batches, example_inputs, example_kwargs)
+    batches, example = list(data), example_call(example_inputs, example_kwargs)
+    small = prune_by(recipe, model, batches, example, finetune=finetune)
+    return quantize_by(recipe, small, batches, example)

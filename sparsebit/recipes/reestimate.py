@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,12 +14,7 @@ from sparsebit.graph.exclusive import replaced
 from sparsebit.graph.run import evaluating
 
 
-def reestimate_norms(
-    model: nn.Module,
-    data: Iterable[Any],
-    example_inputs: Any,
-    example_kwargs: Mapping[str, Any] | None = None,
-) -> int:
+def reestimate_norms(model: nn.Module, data: Iterable[Any], example: Any) -> int:
     """Replace the running statistics of every batch norm by plain averages over the batches; returns how many.
 
     Only batch norms are in training mode meanwhile, so that dropout stays off. No weight changes, and no labels are
@@ -33,7 +28,7 @@ def reestimate_norms(
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
     if not norms:
         return 0
-    inputs = ModelInputs(model, example_inputs, example_kwargs)
+    inputs = ModelInputs(model, example)
     plain_averages = replaced(*((norm, "momentum", None) for norm in norms))
     with evaluating(model), plain_averages, torch.no_grad():
         for norm in norms:

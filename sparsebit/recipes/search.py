@@ -236,7 +236,7 @@ class Search:
         parameters = {id(p): p.numel() * p.element_size() for p in self.candidates.model.parameters()}
         seconds = None
         if self.latency is not None:
-            inputs, kwargs = self.candidates.examples
+            inputs, kwargs = self.candidates.example
             seconds = measured_seconds(self.latency, capture(self.candidates.model, inputs, kwargs))
             self._pace = 1.0
         metric = self._metric_of(self.candidates.model)
@@ -266,7 +266,7 @@ class Search:
         if self._pace is None:
             self._pace = 1.0
             if isinstance(self.latency, RuntimeClock) and self.base.seconds is not None:
-                inputs, kwargs = self.candidates.examples
+                inputs, kwargs = self.candidates.example
                 self._pace = self.base.seconds / self.latency(capture(self.candidates.model, inputs, kwargs))
         return self._pace * measured_seconds(self.latency, model)
 
@@ -282,7 +282,7 @@ class Search:
                 hint="pass latency=, a function from a model to the seconds of one call; or choose a target that runs"
                 f" here: {', '.join(name for name, target in TARGETS.items() if target.runtime)}",
             )
-        return RuntimeClock(self.candidates.examples, runtime=runtime)
+        return RuntimeClock(self.candidates.example, runtime=runtime)
 
     # -- the outcome --------------------------------------------------------------------------------------------
 

@@ -160,19 +160,16 @@ class PairedClock:
     time divided by the median ratio: so it does not matter if the machine is busier now than before.
     """
 
-    def __init__(self, *, seconds: float = 0.2, rounds: int = ROUNDS) -> None:
-        self.seconds, self.rounds = seconds, rounds
+    def __init__(self) -> None:
         self._reference: tuple[Call, float] | None = None
 
     def __call__(self, call: Call) -> float:
         """Seconds of one call."""
         if self._reference is None:
-            self._reference = call, time_call(call, seconds=self.seconds, rounds=self.rounds)
+            self._reference = call, time_call(call)
             return self._reference[1]
         first, took = self._reference
-        times = compare_latency(
-            {"first": first, "call": call}, seconds=self.seconds, rounds=self.rounds, shown=False
-        )
+        times = compare_latency({"first": first, "call": call}, seconds=0.2, shown=False)
         return took / times.speedup("call", "first").median
 
 

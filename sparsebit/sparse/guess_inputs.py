@@ -91,10 +91,8 @@ def _suiting(gm: GraphModule, call: OpCall) -> Iterator[Tensor]:
         return torch.zeros(BATCH, *shape, dtype=like.dtype, device=like.device)
 
     if spec.channels == "convolution" and spec.weight_axes is not None:
-        groups, reads = call.arguments.get("groups", 1), spec.weight_axes[1]
-        channels = call.shape("weight")[reads]
-        if reads == 1 and isinstance(groups, int):
-            channels *= groups
+        reads = spec.weight_axes[1]
+        channels = call.shape("weight")[reads] * (call.groups if reads == 1 else 1)
         yield from (floats(channels, *[side] * spec.spatial) for side in SIDES[spec.spatial])
     elif spec.name == "linear":
         features = call.shape("weight")[1]

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sparsebit.batches import Call
 from sparsebit.storage import ArtifactError
-from sparsebit.storage.nested import UnsupportedValue, decode_call, encode_nested
+from sparsebit.storage.nested import decode_call, encode_call
 
 Form = Literal["graph", "module"]
 _SHORT = 4096
@@ -35,32 +36,18 @@ class Origin:
 def describe_example(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Example inputs as JSON data: sizes and types of tensors, the values of short ones of integers, and plain values.
 
-    None if there are none. If one cannot be written as JSON, its type is recorded: {"unsupported": "MyInput"}.
+    None if there are none.
 
     Example:
         >>> describe_example((torch.zeros(1, 2),), {"use_cache": False})["tuple"][0]
         {'tuple': [{'tensor': ['float32', [1, 2]]}]}
     """
-    if not args and not kwargs:
-        return None
-    try:
-        return encode_nested((tuple(args), dict(kwargs)), _describe)
-    except UnsupportedValue as error:
-        return {"unsupported": str(error)}
+    return encode_call(args, kwargs, _describe) if args or kwargs else None
 
 
-def example_from(described: Any) -> tuple[Any, dict[str, Any] | None]:
+def described_example(described: Any) -> Call | None:
     """Inputs of the described sizes, with zeros if values were not kept; None if there are none."""
-    if described is None:
-        return None, None
-    if isinstance(described, Mapping) and "unsupported" in described:
-        raise ArtifactError(
-            "the example inputs of this model could not be saved with it",
-            got=f"a {described['unsupported']} among them",
-            hint="pass example_inputs= or example_kwargs= to load()",
-        )
-    args, kwargs = decode_call(described, _zeros_or_values)
-    return args or None, kwargs or None
+    return None if described is None else Call(*decode_call(described, _zeros_or_values))
 
 
 def _describe(tensor: Tensor) -> list[Any]:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from sparsebit.batches import Call, fitting_example
+from sparsebit.batches import fitting_example
 from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.digest import graph_digest
-from sparsebit.sparse.origin import Origin, example_from
+from sparsebit.sparse.origin import Origin, described_example
 from sparsebit.sparse.shrink.forms import origin_of
 from sparsebit.sparse.sparse_model import SparseModel
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
@@ -73,9 +73,8 @@ def load(
     if any(flags.dtype != torch.bool for flags in kept.values()):
         raise ArtifactError(f"{os.fspath(folder)!r} is damaged: the kept channels are not flags")
     if example_inputs is None and example_kwargs is None:
-        args, kwargs = example_from(content.value("inputs"))
-        if args or kwargs:
-            example_inputs, example_kwargs = fitting_example(model, Call(args or (), kwargs or {}))
+        saved = described_example(content.value("inputs"))
+        example_inputs = None if saved is None else fitting_example(model, saved)
     smodel = SparseModel(model, content.section("config").data, example_inputs, example_kwargs, match=False)
     if graph_digest(smodel.model) != content.text("graph"):
         raise _other_model(model, folder)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.errors import ArtifactError
+from sparsebit.errors import ArtifactError, with_article
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_HINT = "pass example_inputs= or example_kwargs= to load()"
 _SEQUENCES: dict[str, type[Any]] = {"tuple": tuple, "list": list}
 
 
@@ -66,8 +67,22 @@ def decode_nested(data: Any, find: Callable[[Any], Tensor]) -> Any:
     raise _damaged("tuples, lists, dicts, tensors and plain values", got=repr(data)[:80])
 
 
+def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any], keep: Callable[[Tensor], Any]) -> Any:
+    """Plain data for the arguments of a call; of one that cannot be encoded, the type: {"unsupported": "MyInput"}."""
+    try:
+        return encode_nested((tuple(args), dict(kwargs)), keep)
+    except UnsupportedValue as error:
+        return {"unsupported": str(error)}
+
+
 def decode_call(data: Any, find: Callable[[Any], Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a call that was encoded as the pair ``(args, kwargs)``."""
+    """Positional and keyword arguments of a call that ``encode_call`` encoded; an error if it could not."""
+    if isinstance(data, Mapping) and isinstance(kind := data.get("unsupported"), str):
+        raise ArtifactError(
+            "the example inputs of this model could not be saved with it",
+            got=f"{with_article(kind)} among them",
+            hint=_HINT,
+        )
     value = decode_nested(data, find)
     if isinstance(value, tuple) and len(value) == 2:
         args, kwargs = value
@@ -77,8 +92,7 @@ def decode_call(data: Any, find: Callable[[Any], Tensor]) -> tuple[tuple[Any, ..
 
 
 def _damaged(expected: str, got: str | None = None) -> ArtifactError:
-    hint = "pass example_inputs= or example_kwargs= to load()"
-    return ArtifactError("the saved example inputs are damaged", expected=expected, got=got, hint=hint)
+    return ArtifactError("the saved example inputs are damaged", expected=expected, got=got, hint=_HINT)
 
 
 def _is_pair(item: Any) -> bool:

@@ -60,15 +60,17 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
 def test_help_teaches(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
-    name = entry.name
-    with pytest.raises(SystemExit) as stop:
-        main([name, "--help"])
-    text = capsys.readouterr().out
-    assert stop.value.code == 0
-    assert f"sparsebit {name}" in text and "example" in text and "--json" in text and "--debug" in text
-    assert ("--resume" in text) == (name in ("quantize", "compress"))
-    for line in entry.load().examples:
-        assert line in text
+    name, command = entry.name, entry.load()
+    for words in ([name], *([name, verb] for verb in command.verbs)):
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--help"])
+        text = capsys.readouterr().out
+        assert stop.value.code == 0 and f"sparsebit {' '.join(words)}" in text
+        if words == [name]:
+            assert "example" in text and all(line in text for line in (*command.examples, *command.verbs))
+        if words != [name] or not command.verbs:
+            assert "--json" in text and "--debug" in text
+            assert ("--resume" in text) == (words in (["quantize"], ["compress"]))
 
 
 def test_the_first_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,10 @@ from tests.storage.processes import held_by_another
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["quantize", "gone"], "llm quantize needs --output"),
+        (["quantize", "gone"], "required: -o/--output"),
         (["quantize", "gone", "-o", "out"], "gone is not a folder with a model"),
         (["quantize", "gone", "-o", "out", "--config", "w9"], "w9"),
-        (["export", "gone", "-o", "out"], "llm export needs --format"),
+        (["export", "gone", "-o", "out"], "required: --format"),
         (["export", "gone", "-o", "out", "--format", "gptq"], "gone is not a saved language model"),
         (["eval", "gone", "--text", "gone.txt"], "no such file: gone.txt"),
         (["eval", "gone"], "llm eval needs --text or --questions"),
@@ -30,7 +30,7 @@ from tests.storage.processes import held_by_another
         (["prune", "gone", "-o", "out", "--blocks", "1"], "llm prune --blocks needs --text"),
         (
             ["chat", "gone", "--length", "8"],
-            "llm chat has no --length\n  next: it is an option of llm export, llm eval",
+            "unknown arguments: --length 8\n  next: sparsebit llm chat --help",
         ),
         (["chat", "gone"], "gone is not a saved language model"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from sparsebit.batches import Call
 from sparsebit.config import load_sconfig
 from sparsebit.recipes.candidates import Candidates
 from sparsebit.recipes.space import Structure
@@ -18,10 +19,9 @@ BY_SIZE = load_sconfig({"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", 
 
 def candidates(net: nn.Module, batches: Batches, **more: Any) -> Candidates:
     settings: dict[str, Any] = {"finetune": None, "folder": None, **more}
-    examples = ((batches[0][0],), {})
     return Candidates(
-        model=net, batches=batches, examples=examples, target="onnxruntime", prune=BY_SIZE, ratios=(0.0, 0.5),
-        seed=0, **settings,
+        model=net, batches=batches, example=Call((batches[0][0],)), target="onnxruntime", prune=BY_SIZE,
+        ratios=(0.0, 0.5), seed=0, **settings,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sparsebit.storage import ArtifactError
-from sparsebit.storage.nested import UnsupportedValue, decode_call, decode_nested, encode_nested
+from sparsebit.storage.nested import UnsupportedValue, decode_call, decode_nested, encode_call, encode_nested
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -43,7 +43,7 @@ def test_tensors_are_found_again() -> None:
         return len(kept) - 1
 
     x = torch.ones(2)
-    written = encode_nested(((x,), OrderedDict(scale=math.nan)), keep)
+    written = encode_call((x,), OrderedDict(scale=math.nan), keep)
     args, kwargs = decode_call(written, kept.__getitem__)
     assert args[0] is x and math.isnan(kwargs["scale"])
 
@@ -61,6 +61,9 @@ class Box:
 def test_other_types_are_unsupported(value: Any) -> None:
     with pytest.raises(UnsupportedValue):
         encode_nested([value], keep=str)
+    written = json.loads(json.dumps(encode_call([], {"x": value}, keep=str)))
+    with pytest.raises(ArtifactError, match=rf"could not be saved(.|\n)* {type(value).__name__} among them"):
+        decode_call(written, find=str)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from sparsebit.graph.ops import op_name
 from sparsebit.quantization import Quantizer, QuantModel
 from sparsebit.quantization.compare import compare_operators
 
-FUSED = "it is computed inside"  # an activation fused into the operator before it: nothing is rounded between them
-
 
 def profile(
     qmodel: QuantModel, data: Any, batches: int | None = None, *, progress: bool | None = None
@@ -62,11 +60,7 @@ def profile(
         layers=tuple(_layers(qmodel, alone, together, tensors)),
         tensors=tuple(tensors.values()),
         output=output,
-        left_float={
-            edge.consumer: edge.reason
-            for edge in qmodel.plan.edges
-            if edge.tensor is None and not edge.reason.startswith(FUSED)
-        },
+        left_float={edge.consumer: edge.reason for edge in qmodel.plan.edges if edge.in_float},
         batches=count,
     )
 

@@ -9,15 +9,15 @@ its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from sparsebit.config.engine.problems import Problem, either, show, suggest
 from sparsebit.config.engine.values import Read, Refused
 from sparsebit.errors import ConfigError, RegistryError, SparsebitError, with_article
-from sparsebit.registry import Registry
+from sparsebit.registry import Item, Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,7 @@ class PlugInRule:
         )
 
 
+K = TypeVar("K")
 R = TypeVar("R", bound=PlugInRule)
 
 
@@ -66,11 +67,11 @@ class PlugIns(Registry[R]):
     @property
     def aliases(self) -> dict[str, str]:
         """The name for each alternative spelling."""
-        return {spelling: name for name, rule in self.items() for spelling in rule.spellings}
+        return {spelling: name for name, rule in self._items.items() for spelling in rule.spellings}
 
     def canonical(self, name: str) -> str:
         """The one spelling of a name: lower case, underscores, and no alias."""
-        spelled = re.sub(r"[\s-]+", "_", name.strip().lower())
+        spelled = _underscored(name)
         return self.aliases.get(spelled, spelled)
 
     def add(self, name: str, rule: R | None = None) -> None:
@@ -78,7 +79,7 @@ class PlugIns(Registry[R]):
 
         A new rule without spellings keeps those that are known.
         """
-        spelled = re.sub(r"[\s-]+", "_", name.strip().lower())
+        spelled = _underscored(name)
         if spelled in self.aliases:
             raise RegistryError(
                 f"{name!r} is another spelling of {self.kind} {self.aliases[spelled]!r}",
@@ -94,12 +95,54 @@ class PlugIns(Registry[R]):
         expected = f"the name of {with_article(self.kind)}"
 
         def parse(value: object) -> str:
-            if isinstance(value, str) and self.canonical(value) in self:
+            if isinstance(value, str) and value in self:
                 return self.canonical(value)
             wrong = self.canonical(value) if isinstance(value, str) else show(value)
             raise Refused(expected, suggest(wrong, list(self)))
 
         return Read(parse, expected, {"anyOf": [{"enum": sorted(self)}, {"type": "string"}]})
+
+
+def _underscored(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+class PlugInClasses(Registry[K], Generic[K, R]):
+    """The classes of the plug-ins of one kind: a class and the rule for its name are added and removed together.
+
+    Example:
+        >>> shapes = PlugIns("shape", PlugInRule)
+        >>> classes: PlugInClasses[type, PlugInRule] = PlugInClasses(shapes)
+        >>> class Circle: ...
+        >>> classes.register("Unit-Circle")(Circle) is classes["unit circle"], list(shapes)
+        (True, ['unit_circle'])
+        >>> classes.remove("unit_circle"), list(shapes)
+        (None, [])
+    """
+
+    def __init__(self, rules: PlugIns[R], of: type | None = None) -> None:
+        super().__init__(rules.kind, of)
+        self.rules = rules
+
+    def canonical(self, name: str) -> str:
+        """The one spelling of a name, as in configs."""
+        return self.rules.canonical(name)
+
+    def register(self, name: str, *, replace: bool = False, rule: R | None = None) -> Callable[[Item], Item]:
+        """Decorator that registers a class. Without a ``rule``, a known name keeps its own."""
+        keep = super().register(name, replace=replace)
+
+        def add(item: Item) -> Item:
+            keep(item)
+            self.rules.add(self.canonical(name), rule)
+            return item
+
+        return add
+
+    def remove(self, name: str) -> None:
+        """Remove a class and the rule for its name."""
+        super().remove(name)
+        self.rules.remove(name)
 
 
 def name_to_register(kind: type[Any], name: str | None, decorator: str) -> str:

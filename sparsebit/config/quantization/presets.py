@@ -8,7 +8,7 @@ from sparsebit.config.engine.config import shipped_presets
 from sparsebit.errors import ConfigError
 from sparsebit.targets import TARGETS, Target
 
-FOLDER = "presets"
+FOLDER = "quantization/presets"
 
 
 def preset_names() -> tuple[str, ...]:

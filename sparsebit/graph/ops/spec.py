@@ -232,6 +232,13 @@ class OpCall:
         return spec.placed_as
 
     @property
+    def groups(self) -> int:
+        """The groups of a convolution; 1 for other operators."""
+        groups = self.arguments.get("groups", 1)
+        assert isinstance(groups, int)
+        return groups
+
+    @property
     def inplace(self) -> bool:
         """Whether the call writes into its first argument."""
         if self.arguments.get("inplace") is True:

@@ -22,7 +22,6 @@ from sparsebit.graph.passes.edit import (
 from sparsebit.graph.passes.why_not_fold import (
     Uses,
     affine_of,
-    groups_of,
     is_foldable,
     is_transposed,
     tensor_of,
@@ -107,7 +106,7 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     assert weight_name is not None
     old_weight, old_bias = fetch_tensor(gm, weight_name), tensor_of(layer, "bias")
     transposed = is_transposed(layer.spec)
-    weight, bias = rule(old_weight, old_bias, norm, groups=groups_of(layer), transposed=transposed)
+    weight, bias = rule(old_weight, old_bias, norm, groups=layer.groups, transposed=transposed)
     like = old_weight if old_bias is None else old_bias
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)
     if layer.module is not None:

@@ -50,13 +50,6 @@ def tensor_of(call: OpCall, argument: str) -> Tensor | None:
     return fetch_tensor(call.owner, str(value.target) if isinstance(value, Node) else str(value))
 
 
-def groups_of(layer: OpCall) -> int:
-    """The number of groups of a layer; one if it has none."""
-    groups = layer.arguments.get("groups", 1)
-    assert isinstance(groups, int)
-    return groups
-
-
 class Uses:
     """The callers of each module and readers of each tensor of a graph module, looked up once."""
 
@@ -234,7 +227,7 @@ def _why_border_differs(layer: OpCall, norm: OpCall) -> str | None:
 def _channels(layer: OpCall) -> tuple[int, int]:
     """(output, input) channels of a layer."""
     assert layer.weight_name is not None
-    weight, groups = fetch_tensor(layer.owner, layer.weight_name), groups_of(layer)
+    weight = fetch_tensor(layer.owner, layer.weight_name)
     if is_transposed(layer.spec):
-        return weight.shape[1] * groups, weight.shape[0]
-    return weight.shape[0], weight.shape[1] * groups
+        return weight.shape[1] * layer.groups, weight.shape[0]
+    return weight.shape[0], weight.shape[1] * layer.groups

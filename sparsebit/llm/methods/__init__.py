@@ -7,20 +7,18 @@ train the solved block.
 from sparsebit.llm.methods.awq import Awq
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.hqq import Hqq
-from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
-from sparsebit.llm.methods.registration import register_method
+from sparsebit.llm.methods.preparation import Preparation
+from sparsebit.llm.methods.registration import METHODS, register_method
 from sparsebit.llm.methods.rotate import Rotate
 from sparsebit.llm.methods.rtn import Rtn, Wanda
 from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.smoothquant import SmoothQuant
-from sparsebit.llm.methods.solver import SOLVERS, Solved, SolvedMatrix, Solver, WeightSpec
+from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, WeightSpec
 from sparsebit.llm.methods.tune import Tune
-from sparsebit.llm.methods.tuner import TUNERS, Tuner
+from sparsebit.llm.methods.tuner import Tuner
 
 __all__ = [
-    "PREPARATIONS",
-    "SOLVERS",
-    "TUNERS",
+    "METHODS",
     "Awq",
     "Gptq",
     "Hqq",

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from sparsebit.config.llm.methods import AwqSettings
 from sparsebit.llm.methods.grid_search import search_grid
-from sparsebit.llm.methods.preparation import PREPARATIONS, ChannelScaling, by_source
+from sparsebit.llm.methods.preparation import ChannelScaling, by_source
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
-@PREPARATIONS.register("awq")
+@METHODS.register("awq")
 class Awq(ChannelScaling, AwqSettings):
     """The method; its settings are documented where they are declared."""
 

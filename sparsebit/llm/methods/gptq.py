@@ -23,8 +23,9 @@ from sparsebit.config.llm.methods import GptqSettings
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import Sparsity, keep_largest
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
+from sparsebit.llm.methods.solver import Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 
@@ -34,7 +35,7 @@ BLOCK = 64  # columns between two updates of all later columns
 RETRIES = 4  # at least; a small damping is raised until it is half of the mean
 
 
-@SOLVERS.register("gptq")
+@METHODS.register("gptq")
 class Gptq(GptqSettings):
     """The method; its settings are documented where they are declared."""
 

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from sparsebit.config.llm.methods import HqqSettings
 from sparsebit.llm.methods.grid_search import keep_cheaper, search_grid
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
+from sparsebit.llm.methods.solver import Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import Grid
 
 
-@SOLVERS.register("hqq")
+@METHODS.register("hqq")
 class Hqq(HqqSettings):
     """The method; its settings are documented where they are declared."""
 

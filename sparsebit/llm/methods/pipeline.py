@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparsebit.config.engine.steps import Step
-from sparsebit.llm.methods.preparation import PREPARATIONS, Preparation
-from sparsebit.llm.methods.solver import SOLVERS, Solver
-from sparsebit.llm.methods.tuner import TUNERS, Tuner
+from sparsebit.config.llm.methods import METHOD_RULES, Moment
+from sparsebit.llm.methods.preparation import Preparation
+from sparsebit.llm.methods.registration import METHODS
+from sparsebit.llm.methods.solver import Solver
+from sparsebit.llm.methods.tuner import Tuner
 
 
 class Pipeline(NamedTuple):
@@ -22,14 +24,15 @@ class Pipeline(NamedTuple):
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Pipeline:
         """The pipeline that a checked list of steps describes."""
-        (solving,) = (step for step in steps if step.name in SOLVERS)
-        solver = SOLVERS[solving.name](**dict(solving.options))
-        tuners = tuple(TUNERS[step.name](**dict(step.options)) for step in steps if step.name in TUNERS)
-        before = tuple(
-            PREPARATIONS[step.name](**dict(step.options)) for step in steps if step.name in PREPARATIONS
-        )
-        needing = [step.name for step in steps if step is not solving or solver.needs_data]
-        return cls(solver, before, tuners, tuple(needing))
+        made: dict[Moment, list[Any]] = {"before": [], "solve": [], "after": []}
+        needing = []
+        for step in steps:
+            moment, method = METHOD_RULES[step.name].moment, METHODS[step.name](**step.options)
+            made[moment].append(method)
+            if moment != "solve" or method.needs_data:
+                needing.append(step.name)
+        (solver,) = made["solve"]
+        return cls(solver, tuple(made["before"]), tuple(made["after"]), tuple(needing))
 
     @property
     def follows(self) -> bool:

@@ -19,7 +19,6 @@ from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.methods.solver import SpecOf, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
-from sparsebit.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +37,6 @@ class Preparation(Protocol):
         how the model calls its blocks.
         """
         ...
-
-
-PREPARATIONS: Registry[type[Preparation]] = Registry("preparation method")
 
 
 class ChannelScaling(ABC):

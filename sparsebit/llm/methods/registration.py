@@ -1,24 +1,22 @@
-"""Methods of the user's own, by name in configs."""
+"""Methods by name in configs, and the decorator that adds one of the user's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from sparsebit.config.engine.plugins import PlugInClasses
 from sparsebit.config.llm.methods import METHOD_RULES, MethodRule, Moment
 from sparsebit.errors import RegistryError
-from sparsebit.llm.methods.preparation import PREPARATIONS
-from sparsebit.llm.methods.solver import SOLVERS
-from sparsebit.llm.methods.tuner import TUNERS
-from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound=type)
 
-# By its method: when a plug-in runs, where it is kept, and what else it must have.
-_KINDS: dict[str, tuple[Moment, Registry[Any], tuple[str, ...]]] = {
-    "solve": ("solve", SOLVERS, ("needs_data", "follow")),
-    "start": ("before", PREPARATIONS, ()),
-    "tune": ("after", TUNERS, ("follow",)),
+METHODS: PlugInClasses[type[Any], MethodRule] = PlugInClasses(METHOD_RULES)
+# By its method: when a plug-in runs, and what else it must have.
+_KINDS: dict[str, tuple[Moment, tuple[str, ...]]] = {
+    "solve": ("solve", ("needs_data", "follow")),
+    "start": ("before", ()),
+    "tune": ("after", ("follow",)),
 }
 
 
@@ -31,10 +29,9 @@ def register_method(name: str, *, replace: bool = False) -> Callable[[Kind], Kin
         >>> from sparsebit.llm.methods import Rtn
         >>> @register_method("doc_rtn")
         ... class Mine(Rtn): ...
-        >>> SOLVERS["doc_rtn"](steps=3), METHOD_RULES["doc_rtn"].moment
+        >>> METHODS["doc_rtn"](steps=3), METHOD_RULES["doc_rtn"].moment
         (Mine(steps=3), 'solve')
-        >>> SOLVERS.remove("doc_rtn"), METHOD_RULES.remove("doc_rtn")
-        (None, None)
+        >>> METHODS.remove("doc_rtn")
     """
 
     def add(kind: Kind) -> Kind:
@@ -44,14 +41,11 @@ def register_method(name: str, *, replace: bool = False) -> Callable[[Kind], Kin
             raise RegistryError(
                 f"{kind.__qualname__} is not a method", expected=f"a class with {' or '.join(_KINDS)}"
             )
-        moment, registry, attributes = _KINDS[method]
+        moment, attributes = _KINDS[method]
         if lacks := [one for one in attributes if one not in has]:
             raise RegistryError(
-                f"{kind.__qualname__} has no {' and no '.join(lacks)}", expected=registry.kind
+                f"{kind.__qualname__} has no {' and no '.join(lacks)}", expected=f"a method with {method}"
             )
-        spelled = METHOD_RULES.canonical(name)
-        METHOD_RULES.register(spelled, replace=replace)(MethodRule(moment=moment, options=kind))
-        registry.register(spelled, replace=replace)(kind)
-        return kind
+        return METHODS.register(name, replace=replace, rule=MethodRule(moment=moment, options=kind))(kind)
 
     return add

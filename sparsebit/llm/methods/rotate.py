@@ -20,12 +20,13 @@ from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.stages import find_stages
-from sparsebit.llm.methods.preparation import PREPARATIONS, PrepareBlock
+from sparsebit.llm.methods.preparation import PrepareBlock
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import SpecOf
 from sparsebit.llm.weights.uses import Matrix
 
 
-@PREPARATIONS.register("rotate")
+@METHODS.register("rotate")
 class Rotate(RotateSettings):
     """The method; its settings are documented where they are declared."""
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from sparsebit.config.llm.methods import RtnSettings, WandaSettings
 from sparsebit.llm.methods.grid_search import search_grid
 from sparsebit.llm.methods.masks import keep_largest
-from sparsebit.llm.methods.solver import SOLVERS, Solved, WeightSpec
+from sparsebit.llm.methods.registration import METHODS
+from sparsebit.llm.methods.solver import Solved, WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
-@SOLVERS.register("rtn")
+@METHODS.register("rtn")
 class Rtn(RtnSettings):
     """The method; its settings are documented where they are declared."""
 
@@ -27,7 +28,7 @@ class Rtn(RtnSettings):
         return round_to_nearest(weight.float(), statistics, spec, self.steps, weight.float().square())
 
 
-@SOLVERS.register("wanda")
+@METHODS.register("wanda")
 class Wanda(WandaSettings):
     """The method; its settings are documented where they are declared."""
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from sparsebit.config.llm.methods import SignRoundSettings
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.methods.learned_block import LearnedBlock, learn
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import SolvedMatrix
-from sparsebit.llm.methods.tuner import TUNERS
 
 
-@TUNERS.register("signround")
+@METHODS.register("signround")
 class SignRound(SignRoundSettings):
     """The method; its settings are documented where they are declared."""
 

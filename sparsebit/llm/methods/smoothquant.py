@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from sparsebit.config.llm.methods import SmoothSettings
-from sparsebit.llm.methods.preparation import PREPARATIONS, ChannelScaling, by_source
+from sparsebit.llm.methods.preparation import ChannelScaling, by_source
+from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.llm.weights.statistics import InputStatistics
 
 
-@PREPARATIONS.register("smoothquant")
+@METHODS.register("smoothquant")
 class SmoothQuant(ChannelScaling, SmoothSettings):
     """The method; its settings are documented where they are declared."""
 

@@ -14,7 +14,6 @@ from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
-from sparsebit.registry import Registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +75,6 @@ class Solver(Protocol):
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """The weight [out, in] on a grid of this spec."""
         ...
-
-
-SOLVERS: Registry[type[Solver]] = Registry("method")
 
 
 def output_loss(weight: Tensor, solved: Tensor, gram: Tensor | None) -> float:

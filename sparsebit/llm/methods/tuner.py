@@ -9,7 +9,6 @@ from torch import Tensor
 
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.methods.solver import SolvedMatrix
-from sparsebit.registry import Registry
 
 
 @runtime_checkable
@@ -33,6 +32,3 @@ class Tuner(Protocol):
             solved: its quantized matrices.
         """
         ...
-
-
-TUNERS: Registry[type[Tuner]] = Registry("tuning method")

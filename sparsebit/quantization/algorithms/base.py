@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from sparsebit.config.engine.plugins import PlugInRule
+from sparsebit.config.engine.plugins import PlugInClasses, PlugInRule
 from sparsebit.config.quantization.recovery import STEP_RULES
 from sparsebit.errors import RegistryError
 from sparsebit.graph.ops.spec import fetch_tensor
@@ -19,7 +19,6 @@ from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Quantizer
-from sparsebit.registry import Registry
 
 Stage = Literal["before", "after"]
 
@@ -67,7 +66,7 @@ class Algorithm(ABC):
         """Run the algorithm."""
 
 
-ALGORITHMS: Registry[type[Algorithm]] = Registry("recovery step", Algorithm)
+ALGORITHMS: PlugInClasses[type[Algorithm], PlugInRule] = PlugInClasses(STEP_RULES, Algorithm)
 
 
 def register_algorithm(cls: Any = None, *, replace: bool = False) -> Any:
@@ -82,6 +81,4 @@ def register_algorithm(cls: Any = None, *, replace: bool = False) -> Any:
             f"{cls.__qualname__} has no stage {stage!r}", expected=" or ".join(get_args(Stage))
         )
     name: Any = getattr(cls, "NAME", None)
-    ALGORITHMS.register(name, replace=replace)(cls)
-    STEP_RULES.add(name, PlugInRule(options=cls))
-    return cls
+    return ALGORITHMS.register(name, replace=replace, rule=PlugInRule(options=cls))(cls)

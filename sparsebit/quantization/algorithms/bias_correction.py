@@ -94,10 +94,10 @@ def _analytic(job: Job, layers: dict[Node, QuantizedLayer]) -> None:
     statistics = job.batch_norms
     for layer in progress(list(layers.values()), "correcting biases", shown=job.shown):
         mean = _expected_input(job, layer, statistics)
-        if mean is None or mean.numel() != layer.weight.shape[1] * layer.groups:
+        if mean is None or mean.numel() != layer.weight.shape[1] * layer.call.groups:
             continue
         error = layer.quantizer.snap(layer.weight).double() - layer.weight.double()
-        _correct(job, layer, -shift_of(error, mean.to(error), layer.groups))
+        _correct(job, layer, -shift_of(error, mean.to(error), layer.call.groups))
         corrected += 1
     job.notes.append(f"corrected {corrected} of {len(layers)} biases from batch norm")
 

@@ -67,7 +67,7 @@ def find_pairs(gm: GraphModule) -> list[Pair]:
     layers = {layer.node: layer for layer in find_quantized_layers(gm)}
     pairs = []
     for layer in layers.values():
-        if layer.transposed or (layer.groups > 1 and not layer.depthwise):
+        if layer.transposed or (layer.call.groups > 1 and not layer.depthwise):
             continue
         node, clips = layer.node, list[Node]()
         while (reader := sole_reader(gm, node)) is not None and reader not in layers:
@@ -79,7 +79,7 @@ def find_pairs(gm: GraphModule) -> list[Pair]:
         second = layers.get(reader) if reader is not None else None
         if second is None or second.transposed or _channels_in(second) != len(layer.weight):
             continue
-        if second.groups > 1 and not second.depthwise:
+        if second.call.groups > 1 and not second.depthwise:
             continue
         if (layer.call.spec.family == "linear") == (second.call.spec.family == "linear"):
             pairs.append(Pair(layer, second, tuple(clips)))
@@ -99,7 +99,7 @@ def _passes(gm: GraphModule, node: Node) -> str | None:
 
 
 def _channels_in(layer: QuantizedLayer) -> int:
-    return len(layer.weight) if layer.depthwise else layer.weight.shape[1] * layer.groups
+    return len(layer.weight) if layer.depthwise else layer.weight.shape[1] * layer.call.groups
 
 
 def _equalize(pair: Pair) -> Tensor:

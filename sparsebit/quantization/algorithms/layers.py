@@ -40,16 +40,10 @@ class QuantizedLayer:
         return fetch_tensor(self.gm, self.call.bias_name).detach() if self.call.bias_name else None
 
     @property
-    def groups(self) -> int:
-        """The groups of a convolution; 1 for other layers."""
-        groups = self.call.arguments.get("groups", 1)
-        assert isinstance(groups, int)
-        return groups
-
-    @property
     def depthwise(self) -> bool:
         """Whether every channel is convolved separately."""
-        return self.groups > 1 and self.groups == self.weight.shape[0] and self.weight.shape[1] == 1
+        groups, weight = self.call.groups, self.weight
+        return groups > 1 and groups == weight.shape[0] and weight.shape[1] == 1
 
     @property
     def transposed(self) -> bool:

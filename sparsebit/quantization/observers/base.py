@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, overlo
 import torch
 from torch import Tensor
 
-from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.config.engine.plugins import PlugInClasses, name_to_register
 from sparsebit.config.quantization.plugins import BOTH_STATIC, OBSERVER_RULES, STATIC_A, NameRule
 from sparsebit.errors import SparsebitError
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.finite import all_finite
 from sparsebit.numerics.snapping import compute_dtype
-from sparsebit.registry import Registry
 
 State = TypeVar("State", bound="tuple[Tensor, ...]")
 Kind = TypeVar("Kind", bound="type[Observer[Any]]")
@@ -86,7 +85,7 @@ class WholeTensorObserver(Protocol):
         """The range of the complete tensor ``x`` [C, N]."""
 
 
-OBSERVERS: Registry[type[Observer[Any]]] = Registry("observer", Observer)
+OBSERVERS: PlugInClasses[type[Observer[Any]], NameRule] = PlugInClasses(OBSERVER_RULES, Observer)
 
 
 @overload
@@ -113,18 +112,14 @@ def register_observer(
         ...     factor: float = 2.0
         >>> OBSERVERS["doc_doubled"](factor=3.0), OBSERVER_RULES["doc_doubled"].option_names
         (Doubled(factor=3.0), ('factor',))
-        >>> OBSERVERS.remove("doc_doubled"), OBSERVER_RULES.remove("doc_doubled")
-        (None, None)
+        >>> OBSERVERS.remove("doc_doubled")
     """
     if isinstance(name, type):
         return register_observer()(name)
 
     def add(kind: Kind) -> Kind:
         called = name_to_register(kind, name, "register_observer")
-        spelled = OBSERVER_RULES.canonical(called)
-        OBSERVERS.register(spelled, replace=replace)(kind)
-        OBSERVER_RULES.add(spelled, rule or _rule_for(spelled, kind))
-        return kind
+        return OBSERVERS.register(called, replace=replace, rule=rule or _rule_for(called, kind))(kind)
 
     return add
 

@@ -13,6 +13,8 @@ from sparsebit.numerics import Layout
 from sparsebit.quantization.observers import OBSERVERS
 from sparsebit.storage.typed import from_plain
 
+INSIDE = "it is computed inside"  # the reason for an activation that is fused into the operator before it
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTensor:
@@ -41,6 +43,11 @@ class PlannedEdge:
     op: str | None
     tensor: str | None
     reason: str
+
+    @property
+    def in_float(self) -> bool:
+        """Whether an operator of its own reads the input in float."""
+        return self.tensor is None and not self.reason.startswith(INSIDE)
 
 
 @dataclass(frozen=True, kw_only=True)

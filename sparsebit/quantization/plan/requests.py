@@ -13,6 +13,7 @@ from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
 from sparsebit.numerics.layout import activation_axis
 from sparsebit.quantization.plan.layers import SKIPPED, Layers, is_skipped
+from sparsebit.quantization.plan.plan import INSIDE
 from sparsebit.targets import OpRule
 from sparsebit.targets.schemes import SIDES
 
@@ -132,7 +133,7 @@ class Requests:
             or self.config.SCHEDULE.DISABLE_UNNECESSARY_QUANT
             or self._will_fold(self.head[node], node)
         ):
-            return f"it is computed inside {self.head[node].name}"
+            return f"{INSIDE} {self.head[node].name}"
         if rule is None or not rule.inputs:
             return f"{op} runs in float on {self.target.name}"
         if any(source in layers.infinite for source in inputs):

@@ -106,9 +106,7 @@ def weight_axis(call: OpCall) -> tuple[int, int]:
     # A table of rows that are looked up one by one: each row is its own.
     axis = 0 if call.spec.family == "embedding" else call.spec.weight_axes[0]
     axis %= fetch_tensor(call.owner, call.weight_name).dim()
-    groups = call.arguments.get("groups", 1) if call.spec.weight_axes == (1, 0) else 1
-    assert isinstance(groups, int)
-    return axis, groups if axis == 1 else 1
+    return axis, call.groups if axis == 1 and call.spec.weight_axes == (1, 0) else 1
 
 
 def weight_layout(call: OpCall, spec: TensorSpec) -> Layout:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from sparsebit.config import register_name
-from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.config.engine.plugins import PlugInClasses, name_to_register
+from sparsebit.config.quantization.plugins import QUANTIZER_RULES, NameRule
 from sparsebit.errors import RegistryError
 from sparsebit.quantization.quantizers.base import Quantizer
-from sparsebit.registry import Registry
 
 Kind = TypeVar("Kind", bound="type[Quantizer]")
 
 # Methods that quantizers of the old toolkit override; here they would silently have no effect.
 OLD_METHODS = ("_forward", "calc_qparams", "_qparams_preprocess", "update_observer")
 
-QUANTIZERS: Registry[type[Quantizer]] = Registry("quantizer", Quantizer)
+QUANTIZERS: PlugInClasses[type[Quantizer], NameRule] = PlugInClasses(QUANTIZER_RULES, Quantizer)
 
 
 def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bool = False) -> Any:
@@ -40,8 +39,6 @@ def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bo
                 f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing here calls its {', '.join(old)}",
                 hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
             )
-        QUANTIZERS.register(label, replace=replace)(cls)
-        register_name("quantizer", label)
-        return cls
+        return QUANTIZERS.register(label, replace=replace)(cls)
 
     return add if kind is None else add(kind)

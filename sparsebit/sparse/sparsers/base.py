@@ -10,10 +10,9 @@ from typing import ClassVar, TypeVar, overload
 
 from torch import Tensor
 
-from sparsebit.config.engine.plugins import name_to_register
+from sparsebit.config.engine.plugins import PlugInClasses, name_to_register
 from sparsebit.config.pruning.criteria import SPARSER_RULES, TYPES, SparserRule, SparsityType
 from sparsebit.errors import RegistryError
-from sparsebit.registry import Registry
 from sparsebit.sparse.channels.group import Role
 from sparsebit.sparse.evidence.statistic import STATISTICS, Statistic
 
@@ -69,7 +68,7 @@ class Sparser(ABC):
 
 
 Kind = TypeVar("Kind", bound="type[Sparser]")
-SPARSERS: Registry[type[Sparser]] = Registry("pruning criterion", Sparser)
+SPARSERS: PlugInClasses[type[Sparser], SparserRule] = PlugInClasses(SPARSER_RULES, Sparser)
 
 
 @overload
@@ -99,18 +98,16 @@ def register_sparser(
         return register_sparser()(name)
 
     def add(kind: Kind) -> Kind:
-        spelled = SPARSER_RULES.canonical(name_to_register(kind, name, "register_sparser"))
+        called = name_to_register(kind, name, "register_sparser")
         if types is not None and (isinstance(types, str) or not types or not set(types) <= set(TYPES)):
             raise RegistryError(
                 f"{types!r:.80} are not kinds of sparsity", expected=f"some of {', '.join(TYPES)}"
             )
-        SPARSERS.register(spelled, replace=replace)(kind)
-        known = SparserRule(types=tuple(types or TYPES), because=because)
-        if types is None and spelled in SPARSER_RULES and not replace:
-            known = SPARSER_RULES[spelled]
-        options = kind if dataclasses.is_dataclass(kind) else ()
-        SPARSER_RULES.add(spelled, dataclasses.replace(known, options=options))
-        return kind
+        rule = SparserRule(types=tuple(types or TYPES), because=because)
+        if types is None and called in SPARSER_RULES and not replace:
+            rule = SPARSER_RULES[called]
+        rule = dataclasses.replace(rule, options=kind if dataclasses.is_dataclass(kind) else ())
+        return SPARSERS.register(called, replace=replace, rule=rule)(kind)
 
     return add
 

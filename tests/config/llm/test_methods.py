@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from sparsebit.config.llm.methods import METHOD, METHOD_RULES
-from sparsebit.llm.methods import PREPARATIONS, SOLVERS, TUNERS
+from sparsebit.llm.methods import METHODS
 
 
 def test_rules_and_methods_are_the_same_names() -> None:
-    by_moment = {"before": PREPARATIONS, "solve": SOLVERS, "after": TUNERS}
-    for moment, registry in by_moment.items():
-        named = {name for name, rule in METHOD_RULES.items() if rule.moment == moment}
-        assert named == set(registry)
-        for name in named:
-            assert issubclass(registry[name], METHOD_RULES[name].options)  # type: ignore[arg-type]
+    acts = {"before": "start", "solve": "solve", "after": "tune"}
+    assert set(METHODS) == set(METHOD_RULES)
+    for name, rule in METHOD_RULES.items():
+        assert issubclass(METHODS[name], rule.options) and hasattr(METHODS[name], acts[rule.moment])  # type: ignore[arg-type]
 
 
 def test_other_names() -> None:

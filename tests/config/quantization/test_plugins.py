@@ -41,7 +41,7 @@ def test_what_there_is() -> None:
 @pytest.mark.parametrize("kind", ["quantizer", "observer"])
 def test_every_alias_leads_to_a_name(kind: Kind) -> None:
     for alias, name in RULES[kind].aliases.items():
-        assert alias not in RULES[kind]
+        assert alias not in list(RULES[kind])
         for spelling in (alias, alias.upper(), alias.replace("_", "-"), f" {alias} "):
             assert RULES[kind].canonical(spelling) == name
             assert name in RULES[kind]

@@ -11,7 +11,7 @@ import torch
 from sparsebit import llm
 from sparsebit.config.llm import METHOD_RULES
 from sparsebit.errors import ConfigError, RegistryError
-from sparsebit.llm.methods import PREPARATIONS, SOLVERS, TUNERS, Solved, WeightSpec, register_method
+from sparsebit.llm.methods import METHODS, Solved, WeightSpec, register_method
 from sparsebit.llm.methods.grid_search import search_grid
 from tests.llm.models import DECODERS
 
@@ -19,10 +19,7 @@ from tests.llm.models import DECODERS
 @pytest.fixture
 def name() -> Iterator[str]:
     yield "test_method"
-    METHOD_RULES.remove("test_method")
-    for registry in (SOLVERS, PREPARATIONS, TUNERS):
-        if "test_method" in registry:
-            registry.remove("test_method")
+    METHODS.remove("test_method")
 
 
 def test_a_solver_of_the_user_is_used_with_its_options(name: str) -> None:
@@ -64,7 +61,7 @@ def test_names_that_are_taken_and_classes_that_are_no_method_are_refused(name: s
     ):
         register_method(name)(int)
     register_method(name)(Tuner)
-    assert METHOD_RULES[name].moment == "after" and TUNERS[name] is Tuner
+    assert METHOD_RULES[name].moment == "after" and METHODS[name] is Tuner
     del Tuner.follow
     with pytest.raises(RegistryError, match="Tuner has no follow"):
         register_method(name, replace=True)(Tuner)

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-import sparsebit.llm.methods.pipeline  # noqa: F401 - registers them
-from sparsebit.llm.methods.tuner import TUNERS, Tuner
+from sparsebit.config.llm import METHOD_RULES
+from sparsebit.llm.methods import METHODS, Tuner
 
 
-@pytest.mark.parametrize("name", sorted(TUNERS))
+@pytest.mark.parametrize("name", [name for name, rule in METHOD_RULES.items() if rule.moment == "after"])
 def test_a_tuner_is_a_frozen_set_of_options(name: str) -> None:
-    tuner = TUNERS[name]()
+    tuner = METHODS[name]()
     assert isinstance(tuner, Tuner) and 0 <= tuner.follow <= 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         tuner.follow = 2.0

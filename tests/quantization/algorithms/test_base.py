@@ -39,7 +39,6 @@ def shrinking() -> Iterator[type[Algorithm]]:
 
     yield Shrink
     ALGORITHMS.remove("shrink")
-    recovery.STEP_RULES.remove("shrink")
     SEEN.clear()
 
 

@@ -51,7 +51,7 @@ def test_a_layer_gets_another_weight_and_a_bias_and_the_users_model_keeps_its_ow
     before = net.kernel.detach().clone()
     qmodel = QuantModel(net, config(), x)
     (layer,) = find_quantized_layers(qmodel.model)
-    assert layer.bias is None and not layer.transposed and not layer.depthwise and layer.groups == 1
+    assert layer.bias is None and not layer.transposed and not layer.depthwise and layer.call.groups == 1
     changed = layer.set(weight=2 * layer.weight, bias=torch.ones(3))
     assert changed.bias is not None and changed.call.bias_name == "kernel_bias"
     torch.testing.assert_close(qmodel(x), F.linear(x, 2 * before, torch.ones(3)).relu())

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.config.quantization.plugins import QUANTIZER_RULES
 from sparsebit.errors import RegistryError
 from sparsebit.quantization import QUANTIZERS, Quantizer, QuantModel, register_quantizer
 from sparsebit.quantization.quantizers import Uniform
@@ -19,18 +18,17 @@ from tests.quantization.nets import config, images, residual
 def halved() -> Iterator[type[Quantizer]]:
     @register_quantizer
     class Halved(Uniform):
-        TYPE = "halved"
+        TYPE = "Half-Range"
 
         def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
             super().set_range(lo / 2, hi / 2, x)
 
     yield Halved
-    QUANTIZERS.remove("halved")
-    QUANTIZER_RULES.remove("halved")
+    QUANTIZERS.remove("half_range")
 
 
-def test_a_registered_quantizer_is_used_by_name_in_any_case(halved: type[Quantizer]) -> None:
-    qmodel = QuantModel(residual(), config(A__QUANTIZER={"TYPE": "Halved", "BIT": 8}), images())
+def test_a_registered_quantizer_is_used_by_name_in_any_spelling(halved: type[Quantizer]) -> None:
+    qmodel = QuantModel(residual(), config(A__QUANTIZER={"TYPE": "half-range", "BIT": 8}), images())
     assert all(type(q) is halved for q in qmodel.quantizers.values() if q.side == "A")
     qmodel.calibrate([images()], progress=False)
     plain = QuantModel(residual(), config(), images())
@@ -39,7 +37,7 @@ def test_a_registered_quantizer_is_used_by_name_in_any_case(halved: type[Quantiz
 
 
 def test_a_name_that_is_taken_or_missing_is_refused(halved: type[Quantizer]) -> None:
-    with pytest.raises(RegistryError, match="'halved'"):
+    with pytest.raises(RegistryError, match="'half_range'"):
         register_quantizer(halved)
     assert register_quantizer(halved, replace=True) is halved
 
@@ -48,6 +46,9 @@ def test_a_name_that_is_taken_or_missing_is_refused(halved: type[Quantizer]) -> 
 
     with pytest.raises(RegistryError, match="Nameless has no name to register it under"):
         register_quantizer(Nameless)
+    with pytest.raises(RegistryError, match="quantizer 'lsq\\+' is already taken"):
+        register_quantizer(name="lsq_plus")(halved)  # another spelling
+    assert QUANTIZERS["lsq_plus"] is not halved
 
 
 def test_a_quantizer_with_the_methods_of_the_old_toolkit_is_refused() -> None:

@@ -155,7 +155,6 @@ def test_a_criterion_of_ones_own() -> None:
             make_sparser("test_first", {"facter": 2.0})
     finally:
         SPARSERS.remove("test_first")
-        SPARSER_RULES.remove("test_first")
 
 
 def test_without_a_name_the_class_must_have_one() -> None:
@@ -179,7 +178,6 @@ def test_without_a_name_the_class_must_have_one() -> None:
         assert SPARSERS["test_named"] is Named and SPARSER_RULES["test_named"].option_names == ()
     finally:
         SPARSERS.remove("test_named")
-        SPARSER_RULES.remove("test_named")
 
 
 def test_wrong_options_are_told() -> None:

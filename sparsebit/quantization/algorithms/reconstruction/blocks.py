@@ -179,7 +179,7 @@ def extract(gm: GraphModule, block: Block) -> fx.GraphModule:
 def _pointwise(layer: QuantizedLayer, fewer_than: int | None = None) -> bool:
     """Whether a layer is a convolution of single pixels over all channels, with fewer results than a number."""
     weight = layer.weight
-    alone = weight.dim() > 2 and weight[0, 0].numel() == 1 and layer.groups == 1 and not layer.transposed
+    alone = weight.dim() > 2 and weight[0, 0].numel() == 1 and layer.call.groups == 1 and not layer.transposed
     return alone and (fewer_than is None or len(weight) < fewer_than)
 
 
