@@ -219,9 +219,10 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 def _unreached(records: Sequence[Any]) -> list[str]:
     """A line that names weights inside the blocks that no token of the text reached, if any."""
-    outside = "rounded to nearest"  # the note on an embedding, which is not multiplied
-    names = [record.name for record in records if not record.tokens and record.remark != outside]
-    if not names or not any(record.tokens for record in records):
+    from sparsebit.llm.methods.solver import UNREACHED
+
+    names = [record.name for record in records if UNREACHED in record.remark]
+    if not names:
         return []
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return [f"rounded without data, because no token reached them: {', '.join(names[:4])}{more}"]

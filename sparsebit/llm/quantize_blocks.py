@@ -27,7 +27,6 @@ from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
-from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together, is_distributed, rank, require_same
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
@@ -167,14 +166,10 @@ def _compress(
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
-    made = []
-    for one in solved:
-        found = one.solved
-        held = None if found.grid is None else PackedTensor.of(found.weight, found.grid)
-        zeros = "" if found.kept is None else f"{1 - float(found.kept.float().mean()):.0%} of it is zero"
-        remark = "; ".join(filter(None, (found.remark, zeros)))
-        made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark, one.matrix.transposed))
-    return made
+    return [
+        one.solved.made(f"{block}.{one.matrix}", one.loss, one.tokens, transposed=one.matrix.transposed)
+        for one in solved
+    ]
 
 
 def _sequences(
