@@ -180,13 +180,19 @@ def _origin(arguments: argparse.Namespace) -> Any:
 
 
 def _quantize(arguments: argparse.Namespace) -> Outcome:
+    import torch
+    from torch import nn
+
     from sparsebit import llm
     from sparsebit.config.llm import load_llm_config
 
     config = load_llm_config(arguments.config, arguments.overrides)
     # A stopped run resumes after its finished blocks.
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
-    made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
+    origin = _origin(arguments)
+    if isinstance(origin, nn.Module):
+        origin = origin.to(config.settle_device(torch.cuda.device_count).DEVICE)
+    made = llm.quantize(origin, arguments.text, config, folder=unfinished)
     made.save(arguments.output)
     with contextlib.suppress(ArtifactError):  # the same run was started again meanwhile, and needs them
         remove_steps(unfinished)

@@ -58,9 +58,11 @@ def quantize(
         the model with packed weights, and a record of each. The given model is unchanged.
     """
     with failing_together(), working_in(None if rank() else folder):
-        settings = load_llm_config(config)
+        asked = load_llm_config(config)
+        settings = asked.settle_device(torch.cuda.device_count)
         _require_float(model)
-        source = WeightSource.open(model)
+        source = WeightSource.open(model, settings.DEVICE)
+        _require_device(source, asked.DEVICE)
         with torch.inference_mode(False):  # its tensors could not be learned from
             return _quantize(source, data, settings, tokenizer, folder, progress)
 
@@ -185,6 +187,17 @@ def _sequences(
     require_known(sequences, model)
     require_positions(sequences.shape[1], model, "CALIBRATION.LENGTH: ")
     return sequences
+
+
+def _require_device(source: WeightSource, asked: str) -> None:
+    """A module is quantized where it is; raise if the config names another device."""
+    if asked != "auto" and torch.device(asked).type != source.device.type:
+        raise SparsebitError(
+            f"the model is on {source.device.type!r}, and the config names another device",
+            where="DEVICE",
+            got=asked,
+            hint=f"call model.to({asked!r}), or leave DEVICE out",
+        )
 
 
 def _require_float(model: object) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparsebit import llm
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from tests.llm.models import DECODERS, ROUTES, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
@@ -322,3 +322,18 @@ def test_what_a_call_with_gradients_left_in_a_module_is_copied_too() -> None:
         model.model.layers[0].state = model(tokens(8)[None]).logits.sum()  # as recurrent layers keep one
     llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
     assert model.model.layers[0].state.requires_grad
+
+
+def test_a_device_that_is_not_used_is_an_error() -> None:
+    config = {"METHOD": "rtn", "DEVICE": f"cuda:{torch.cuda.device_count()}"}
+    with pytest.raises(ConfigError, match="DEVICE: expected auto, cpu or a GPU of this machine"):
+        llm.quantize(DECODERS["llama"](), None, config)
+    with pytest.raises(
+        SparsebitError, match=r"(?s)the model is on 'cpu'.*where: +DEVICE.*model.to\('meta'\)"
+    ):
+        llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn", "DEVICE": "meta"})
+
+
+def test_a_head_that_is_not_found_is_an_error() -> None:
+    with pytest.raises(SparsebitError, match=r"(?s)Plain does not say which layers.*where: +HEAD"):
+        llm.quantize(Plain(), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}})
