@@ -141,13 +141,19 @@ def _origin(arguments: argparse.Namespace) -> Any:
 
 
 def _quantize(arguments: argparse.Namespace) -> Outcome:
+    import torch
+    from torch import nn
+
     from sparsebit import llm
     from sparsebit.config.llm import load_llm_config
 
     config = load_llm_config(arguments.config, arguments.overrides)
     # A stopped run resumes after its finished blocks.
     unfinished = arguments.output.with_name(f"{arguments.output.name}.unfinished")
-    made = llm.quantize(_origin(arguments), arguments.text, config, folder=unfinished)
+    origin = _origin(arguments)
+    if isinstance(origin, nn.Module):
+        origin = origin.to(config.settle_device(torch.cuda.device_count).DEVICE)
+    made = llm.quantize(origin, arguments.text, config, folder=unfinished)
     made.save(arguments.output)
     with contextlib.suppress(ArtifactError):  # the same run was started again meanwhile, and needs them
         remove_steps(unfinished)
@@ -180,9 +186,10 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
 
 def _unreached(records: Sequence[Any]) -> list[str]:
     """A line that names weights inside the blocks that no token of the text reached, if any."""
-    outside = "rounded to nearest"  # the note on an embedding, which is not multiplied
-    names = [record.name for record in records if not record.tokens and record.remark != outside]
-    if not names or not any(record.tokens for record in records):
+    from sparsebit.llm.methods.solver import UNREACHED
+
+    names = [record.name for record in records if UNREACHED in record.remark]
+    if not names:
         return []
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return [f"rounded without data, because no token reached them: {', '.join(names[:4])}{more}"]

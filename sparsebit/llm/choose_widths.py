@@ -127,10 +127,12 @@ def _measure(source: WeightSource, plan: Plan, settings: LlmConfig, route: Route
                 shapes = [stored(parameters, matrix).shape for matrix in choice.matrices]
                 found.choices[choice.name] = choice
                 found.elements += sum(shape.numel() for shape in shapes)
-                widths = _held_widths(source.model, plan, choice, shapes, settings)
-                found.bytes[choice.name] = {
-                    width: _bytes_at(plan, choice, shapes, width, budget.FORMATS) for width in widths
-                }
+                with located(choice.name):
+                    widths = _held_widths(source.model, plan, choice, shapes, settings)
+                    found.bytes[choice.name] = {
+                        width: _bytes_at(source.model, plan, choice, shapes, width, budget.FORMATS)
+                        for width in widths
+                    }
                 errors = found.errors[choice.name] = {}
                 for width in widths:
                     with located(choice.name), _rounded(plan, choice, parameters, width):
@@ -154,12 +156,19 @@ def _output_error(runs: BlockRuns, outputs: Sequence[Tensor]) -> float:
 
 
 def _bytes_at(
-    plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], width: int, formats: Sequence[str]
+    model: nn.Module,
+    plan: Plan,
+    choice: WidthChoice,
+    shapes: Sequence[Sequence[int]],
+    width: int,
+    formats: Sequence[str],
 ) -> float:
-    """Bytes of the weights of a choice where they take most: in one of the formats, or in memory."""
-    in_file = max([width, *(FORMATS[name]().file_bits(width) for name in formats)])
-    specs = [_at_width(plan, choice, matrix, in_file) for matrix in choice.matrices]
-    return sum(stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True))
+    """Bytes of the weights of a choice: in the file of the format where they take most, or in memory without one."""
+    if not formats:
+        specs = [_at_width(plan, choice, matrix, width) for matrix in choice.matrices]
+        return sum(stored_bytes(shape, spec) for shape, spec in zip(shapes, specs, strict=True))
+    kinds = list(_kinds(model, plan, choice, shapes, width).values())
+    return max(sum(FORMATS[name]().nbytes(kind) for kind in kinds) for name in formats)
 
 
 def require_formats(model: nn.Module, plan: Plan, formats: Sequence[str]) -> None:
@@ -202,19 +211,28 @@ def _held_widths(
                 hint=f"leave {name!r} out, or add the experts to IGNORE",
             )
         refused: FormatRefusal | None = None
-        for matrix, (rows, columns) in zip(choice.matrices, shapes, strict=True):
-            layer = f"{choice.block}.{matrix}".removesuffix(".weight")
-            for width in list(held):
-                kind = _kind(model, layer, _at_width(plan, choice, matrix, width), (rows, columns))
-                if found := FORMATS[name]().refuse(layer, kind):
-                    held.remove(width)
-                    refused = refused or found
+        for width in list(held):
+            kinds = _kinds(model, plan, choice, shapes, width)
+            if found := next(filter(None, (FORMATS[name]().refuse(*one) for one in kinds.items())), None):
+                held.remove(width)
+                refused = refused or found
         if not held:
             assert refused is not None
             raise _cannot_hold(
                 name, refused, "set W to that, allow more BUDGET.WIDTHS, or change BUDGET.FORMATS"
             )
     return held
+
+
+def _kinds(
+    model: nn.Module, plan: Plan, choice: WidthChoice, shapes: Sequence[Sequence[int]], width: int
+) -> dict[str, WeightKind]:
+    """The weights of a choice at a width, by layer."""
+    found = {}
+    for matrix, (rows, columns) in zip(choice.matrices, shapes, strict=True):
+        layer = f"{choice.block}.{matrix}".removesuffix(".weight")
+        found[layer] = _kind(model, layer, _at_width(plan, choice, matrix, width), (rows, columns))
+    return found
 
 
 def _kind(model: nn.Module, layer: str, spec: WeightSpec, shape: tuple[int, int]) -> WeightKind:

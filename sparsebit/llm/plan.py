@@ -50,6 +50,13 @@ class Plan:
             self._specs[name] = as_weight_spec(asked)
         head = config.HEAD.spec()
         self._outside = [] if head is None else embedding_and_head(source.model)
+        if head is not None and not self._outside:
+            raise SparsebitError(
+                f"{type(source.model).__name__} does not say which layers are its embedding and its head",
+                where="HEAD",
+                expected="a model with get_input_embeddings() or get_output_embeddings(), as those of transformers",
+                hint="leave HEAD out",
+            )
         if head is not None:
             self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
         if not self._specs:

@@ -27,7 +27,6 @@ from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
-from sparsebit.numerics.packed import PackedTensor
 from sparsebit.processes import failing_together, is_distributed, rank, require_same
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
@@ -59,9 +58,11 @@ def quantize(
         the model with packed weights, and a record of each. The given model is unchanged.
     """
     with failing_together(), working_in(None if rank() else folder):
-        settings = load_llm_config(config)
+        asked = load_llm_config(config)
+        settings = asked.settle_device(torch.cuda.device_count)
         _require_float(model)
-        source = WeightSource.open(model)
+        source = WeightSource.open(model, settings.DEVICE)
+        _require_device(source, asked.DEVICE)
         with torch.inference_mode(False):  # its tensors could not be learned from
             return _quantize(source, data, settings, tokenizer, folder, progress)
 
@@ -167,14 +168,10 @@ def _compress(
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
-    made = []
-    for one in solved:
-        found = one.solved
-        held = None if found.grid is None else PackedTensor.of(found.weight, found.grid)
-        zeros = "" if found.kept is None else f"{1 - float(found.kept.float().mean()):.0%} of it is zero"
-        remark = "; ".join(filter(None, (found.remark, zeros)))
-        made.append(Made(f"{block}.{one.matrix}", held, one.loss, one.tokens, remark, one.matrix.transposed))
-    return made
+    return [
+        one.solved.made(f"{block}.{one.matrix}", one.loss, one.tokens, transposed=one.matrix.transposed)
+        for one in solved
+    ]
 
 
 def _sequences(
@@ -190,6 +187,17 @@ def _sequences(
     require_known(sequences, model)
     require_positions(sequences.shape[1], model, "CALIBRATION.LENGTH: ")
     return sequences
+
+
+def _require_device(source: WeightSource, asked: str) -> None:
+    """A module is quantized where it is; raise if the config names another device."""
+    if asked != "auto" and torch.device(asked).type != source.device.type:
+        raise SparsebitError(
+            f"the model is on {source.device.type!r}, and the config names another device",
+            where="DEVICE",
+            got=asked,
+            hint=f"call model.to({asked!r}), or leave DEVICE out",
+        )
 
 
 def _require_float(model: object) -> None:

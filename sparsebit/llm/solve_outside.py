@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor, nn
 
 from sparsebit.errors import located
 from sparsebit.llm.blocks.streams import Streams
@@ -19,7 +20,6 @@ from sparsebit.llm.methods.solver import Solver, output_loss
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import first_input
-from sparsebit.numerics.packed import PackedTensor
 
 
 def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Streams | None) -> list[Made]:
@@ -35,14 +35,23 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Stream
         with located(alike[0]):
             if seen is None:
                 solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
-                solved = solved._replace(remark="rounded to nearest")
+                solved = solved.noted("pruned by magnitude" if spec.code is None else "rounded to nearest")
             else:
                 solved, tokens = solver.solve(weight, seen, spec), seen.tokens
-        assert solved.grid is not None
-        held = PackedTensor.of(solved.weight, solved.grid)
         loss = output_loss(weight, solved.weight, None if seen is None else seen.mean_gram())
-        found += [Made(name, held, loss, tokens, solved.remark) for name in alike]
+        made = solved.made(alike[0], loss, tokens)
+        found += [made._replace(name=name) for name in alike]
+        if made.held is None:  # it stays in float
+            _put(source.model, alike, solved.weight)
     return found
+
+
+def _put(model: nn.Module, names: list[str], weight: Tensor) -> None:
+    """Replace one parameter, which has all of these names."""
+    parameter = nn.Parameter(weight.to(model.get_parameter(names[0]).dtype), requires_grad=False)
+    for name in names:
+        path, _, key = name.rpartition(".")
+        setattr(model.get_submodule(path), key, parameter)
 
 
 @torch.no_grad()

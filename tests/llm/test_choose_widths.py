@@ -14,6 +14,7 @@ from sparsebit.config.llm import FORMAT_NAMES
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.llm.choose_widths import require_formats, stored_bytes
 from sparsebit.llm.formats import FORMATS
+from sparsebit.llm.formats.format import kind_of, layers_of
 from sparsebit.llm.methods.solver import WeightSpec
 from sparsebit.numerics import CodeType
 from tests.llm.models import DECODERS, sharp, tokens
@@ -86,6 +87,9 @@ def test_what_cannot_be_done_is_said() -> None:
         SparsebitError, match=r"(?s)no choice of widths fits.*raise the budget to at least 2\.50 bits"
     ):
         quantize(DECODERS["llama"](), {"BITS": 1.0})
+    with pytest.raises(SparsebitError, match=r"(?s)groups of 48.*where: +model.layers.0.self_attn.q_proj"):
+        config = {**config, "W": {"GROUP_SIZE": 48}}
+        llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
     with pytest.raises(SparsebitError, match="BUDGET needs calibration data"):
         llm.quantize(DECODERS["llama"](), None, {"BUDGET": {"BITS": 4}, "METHOD": "rtn"}, progress=False)
     with pytest.raises(ConfigError, match=r"BUDGET.BYTES: expected BITS or BYTES, got both"):
@@ -100,9 +104,12 @@ def test_only_widths_that_the_formats_hold_and_at_their_size(tmp_path: Path) -> 
         "int4_full",
         "int8_full",
     }  # two and three bits would take the room of four in a gguf file
-    assert result.bits <= 6.0
     report = result.export(tmp_path / "out", "onnxruntime-genai", ids=torch.arange(3, 9))
     assert report.ok, str(report)
+    layers = [kind_of(model, layer, held) for layer, held in layers_of(result)]
+    in_file = 8 * sum(FORMATS["onnxruntime-genai"]().nbytes(kind) for kind in layers)
+    # Its scales are float32.
+    assert result.bits < in_file / sum(kind.shape[0] * kind.shape[1] for kind in layers) <= 6.0
     packed = {record.code for record in quantize(model, {"BITS": 3.6, "FORMATS": "ct"}).records}
     assert {"int2_full", "int3_full"} & packed
 

@@ -122,3 +122,11 @@ def test_a_model_on_the_device_is_quantized_resumed_and_pruned(tmp_path: Path) -
     small: Any = llm.prune(model, ids, hidden=0.25, blocks=1)
     assert len(small.model.layers) == len(cast("Any", model).model.layers) - 1
     assert small(ids[None, :8]).logits.device.type == DEVICE
+
+
+def test_a_folder_is_quantized_on_the_device(tmp_path: Path) -> None:
+    config = {"METHOD": "gptq", "CALIBRATION": {"SAMPLES": 2, "LENGTH": 32}}
+    sharp("llama").save_pretrained(tmp_path)
+    made = llm.quantize(tmp_path, tokens(512), config, progress=False)
+    assert {one.device.type for one in (*made.model.parameters(), *made.model.buffers())} == {DEVICE}
+    assert bool(torch.isfinite(made(tokens(8)[None].to(DEVICE)).logits).all())

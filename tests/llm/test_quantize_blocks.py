@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sparsebit import llm
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
 from tests.llm.models import DECODERS, ROUTES, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
@@ -173,15 +173,18 @@ def test_a_folder_gives_the_same_as_the_module(tmp_path: Path) -> None:
     assert torch.equal(logits(from_module.model, ids), logits(from_folder.model, ids))
 
 
-def test_experts_that_no_token_reaches_are_named_and_rounded() -> None:
-    model = DECODERS["mixtral"]()
-    with torch.no_grad():
-        for layer in model.model.layers:
-            layer.mlp.gate.weight[3] = -layer.mlp.gate.weight[:3].abs().sum(0)  # never among the best two
-    result = llm.quantize(model, tokens(), CONFIG, progress=False)
+@pytest.mark.parametrize("method", ["gptq", "wanda", ["gptq", {"tune": {"steps": 1, "scale_lr": 50.0}}]])
+def test_experts_that_no_token_reaches_are_named_and_rounded(method: object) -> None:
+    config = {
+        "W": {"BIT": 4, "SPARSITY": 0.1 if method == "wanda" else 0},
+        "METHOD": method,
+        "CALIBRATION": {"SAMPLES": 1, "LENGTH": 1},  # one token, which two of four experts get
+    }
+    result = llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
     unreached = [record for record in result.records if not record.tokens]
-    assert all("[3]" in record.name for record in unreached)
-    assert {record.remark for record in unreached} <= {"no token reached it: rounded to nearest"}
+    assert len(unreached) == 3 * 2 * 2 and all("experts" in record.name for record in unreached)
+    for record in result.records:
+        assert (record in unreached) == record.remark.startswith("no token reached it"), record
     assert "model.layers.0.mlp.gate.weight" in result.ignored
 
 
@@ -319,3 +322,18 @@ def test_what_a_call_with_gradients_left_in_a_module_is_copied_too() -> None:
         model.model.layers[0].state = model(tokens(8)[None]).logits.sum()  # as recurrent layers keep one
     llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
     assert model.model.layers[0].state.requires_grad
+
+
+def test_a_device_that_is_not_used_is_an_error() -> None:
+    config = {"METHOD": "rtn", "DEVICE": f"cuda:{torch.cuda.device_count()}"}
+    with pytest.raises(ConfigError, match="DEVICE: expected auto, cpu or a GPU of this machine"):
+        llm.quantize(DECODERS["llama"](), None, config)
+    with pytest.raises(
+        SparsebitError, match=r"(?s)the model is on 'cpu'.*where: +DEVICE.*model.to\('meta'\)"
+    ):
+        llm.quantize(DECODERS["llama"](), None, {"METHOD": "rtn", "DEVICE": "meta"})
+
+
+def test_a_head_that_is_not_found_is_an_error() -> None:
+    with pytest.raises(SparsebitError, match=r"(?s)Plain does not say which layers.*where: +HEAD"):
+        llm.quantize(Plain(), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}})

@@ -78,3 +78,24 @@ def test_a_quantized_model_has_its_head_solved() -> None:
     result = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False)
     (head,) = (one for one in result.records if one.name == "lm_head.weight")
     assert head.tokens == 128 and head.code == "int3_full"
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_that_is_pruned_stays_in_float(tied: bool) -> None:
+    model: Any = DECODERS["llama"]()
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.tie_weights()
+    before = model.lm_head.weight.clone()
+    config = {"W": {"BIT": 4, "SPARSITY": 0.5}, "HEAD": {"BIT": 0, "SPARSITY": 0.5}, "METHOD": "sparsegpt"}
+    config |= {"CALIBRATION": {"SAMPLES": 2, "LENGTH": 32}}
+    result = llm.quantize(model, tokens(), config, progress=False)
+    made: Any = result.model
+    for layer in (made.lm_head, made.model.embed_tokens):
+        assert float((layer.weight == 0).float().mean()) == pytest.approx(0.5, abs=0.02)
+    assert (made.lm_head.weight is made.model.embed_tokens.weight) == tied
+    assert torch.equal(model.lm_head.weight, before)  # the user's
+    records = {record.name: record for record in result.records}
+    assert records["lm_head.weight"].remark == "50% of it is zero" and records["lm_head.weight"].tokens == 64
+    if not tied:
+        assert records["model.embed_tokens.weight"].remark == "pruned by magnitude; 50% of it is zero"

@@ -17,7 +17,15 @@ from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled_each
 from sparsebit.llm.blocks.stages import find_stages
-from sparsebit.llm.methods.solver import Solved, SolvedMatrix, Solver, SpecOf, WeightSpec, output_loss
+from sparsebit.llm.methods.solver import (
+    UNREACHED,
+    Solved,
+    SolvedMatrix,
+    Solver,
+    SpecOf,
+    WeightSpec,
+    output_loss,
+)
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
 
@@ -79,6 +87,8 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
                 # Weights with the same input are solved as the rows of one matrix: their columns are the same.
                 with located(_full_name(runs, matrices[0])):
                     together = solver.solve(torch.cat(views), found, spec)
+                if gram is None:
+                    together = together.noted(UNREACHED)
                 for matrix, view, solved in zip(matrices, views, split_rows(together, views), strict=True):
                     loss = output_loss(view.float(), solved.weight, gram)
                     view.copy_(solved.weight)

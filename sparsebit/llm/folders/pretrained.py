@@ -139,6 +139,8 @@ def _define() -> None:
             for name, first in self.quantization_config.tied.items():
                 for key, buffer in model.get_submodule(first).named_buffers(recurse=False):
                     setattr(model.get_submodule(name), key, buffer)
+            for _, layer in _packed_layers(model):
+                layer.dtype = model.dtype  # that the model is loaded in: rows of an embedding have it
             for name in self.quantization_config.layers:
                 if problem := model.get_submodule(module_name(name)).held.find_problem():
                     raise ArtifactError(f"the packed layer {name!r} is damaged: {problem} does not fit")

@@ -35,23 +35,35 @@ class WeightSource:
     its tensors when it is processed.
     """
 
-    def __init__(self, model: nn.Module, stored: StoredTensors | None, folder: Path | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        stored: StoredTensors | None,
+        folder: Path | None,
+        device: str | torch.device | None = None,
+    ) -> None:
         self.model, self.folder = model, folder
+        self._device = device  # of the tensors of a folder
         run_experts_in_turn(model)
         self.blocks = tuple(name for stack in find_stacks(model) for name in stack.names)
         self._stored = stored
         self._filled: set[str] = set()  # blocks with weights of their own
 
     @classmethod
-    def open(cls, origin: nn.Module | str | os.PathLike[str]) -> WeightSource:
-        """Open a module, or a folder that ``save_pretrained`` wrote."""
+    def open(
+        cls, origin: nn.Module | str | os.PathLike[str], device: str | torch.device = "cpu"
+    ) -> WeightSource:
+        """Open a module where it is, or a folder that ``save_pretrained`` wrote, whose tensors go to ``device``."""
         if isinstance(origin, nn.Module):
             return cls(twin_of(float_module(origin)), None, None)
         folder = Path(origin)
         files = tensor_files(folder)
         model = empty_model(folder, len(files))
         stored = StoredTensors(files, model)
-        source = cls(model, stored, folder)
+        for name, buffer in list(model.named_buffers(remove_duplicate=False)):
+            if not buffer.is_meta:  # computed, and not in the folder
+                put(model, name, buffer.to(device))
+        source = cls(model, stored, folder, device)
         inside = tuple(f"{name}." for name in source.blocks)
         source._load([name for name in _expected(model, stored) if not name.startswith(inside)])
         if hasattr(model, "tie_weights"):
@@ -60,7 +72,9 @@ class WeightSource:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go: the device of the first weight that is not on its way."""
+        """Where token ids go: for a module, the device of the first weight that is not on its way."""
+        if self._device is not None:
+            return torch.device(self._device)
         parameters = (one.device for one in self.model.parameters() if not one.is_meta)
         return next(parameters, torch.device("cpu"))
 
@@ -103,7 +117,7 @@ class WeightSource:
         for name, tensor, path in self._stored.read(names):
             require_fits(self.model, name, tensor, str(path))
             # A copy: a view would keep every touched page of the mapped file in memory.
-            put(self.model, name, tensor.clone())
+            put(self.model, name, tensor.to(self._device, copy=True))
             missing.discard(name)
         if missing:
             raise _no_tensor(self.folder or "", min(missing))

@@ -36,6 +36,7 @@ from sparsebit.llm.formats.format import (
     float_state,
     layers_of,
     refuse_by_kind,
+    word_bytes,
     words,
     write_pretrained,
 )
@@ -88,9 +89,12 @@ class CompressedTensors:
             )
         return None
 
-    def file_bits(self, bits: int) -> int:
-        """The same number: rows are bit streams."""
-        return bits
+    def nbytes(self, kind: WeightKind) -> int:
+        """Rows, and columns of zero points, are bit streams in 32-bit words. Scales of experts are float32."""
+        (rows, columns), bits = kind.shape, kind.code.bits
+        scale = 4 if kind.holder == "experts" else kind.scale_dtype.itemsize
+        points = 0 if kind.code.symmetric else word_bytes(rows, bits)
+        return rows * word_bytes(columns, bits) + kind.groups * (rows * scale + points)
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that are not linear ones with 2, 3, 4 or 8 bits, and experts that do not share one scheme."""

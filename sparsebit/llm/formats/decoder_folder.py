@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import torch
+
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.decoder.describe import describe_decoder
 from sparsebit.llm.formats.format import FormatRefusal, WeightKind, refuse_by_kind
 from sparsebit.llm.formats.matmul_nbits import block_of, stored_bits
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.numerics.packing import packed_length
 
 
 class DecoderFolder:
@@ -20,6 +23,8 @@ class DecoderFolder:
 
     name: ClassVar[str]
     head_step: ClassVar[int]
+    half_scales: ClassVar[bool]  # whether fp16 scales are stored as such, and not in float32
+    byte_points: ClassVar[bool]  # whether a zero point takes a byte, and not the bits of a quantized value
     extension: ClassVar[str] = ""
     mixes_widths: ClassVar[bool] = True
     mixes_experts: ClassVar[bool] = True
@@ -32,9 +37,13 @@ class DecoderFolder:
             return FormatRefusal(layer, "its blocks are 16 to 256 input channels", "GROUP_SIZE: 32")
         return None
 
-    def file_bits(self, bits: int) -> int:
-        """Three bits are stored as four."""
-        return stored_bits(bits)
+    def nbytes(self, kind: WeightKind) -> int:
+        """Three bits are stored as four, and larger groups as several blocks with a scale each."""
+        (rows, columns), bits = kind.shape, stored_bits(kind.code.bits)
+        count = columns // block_of(kind.group_size or columns)
+        scale = 2 if self.half_scales and kind.scale_dtype == torch.float16 else 4
+        points = 0 if kind.code.symmetric else packed_length(count, 8 if self.byte_points else bits)
+        return rows * (packed_length(columns, bits) + count * scale + points)
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose blocks or types the engine does not have; a decoder that it does not have is an error."""

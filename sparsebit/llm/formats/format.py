@@ -17,6 +17,7 @@ from sparsebit.llm.packed.linear import PackedEmbedding, PackedLayer, PackedLine
 from sparsebit.llm.packed.plain_linear import multiplies_only
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
+from sparsebit.numerics.packing import packed_length
 from sparsebit.registry import Registry
 
 Holder = Literal["linear", "conv1d", "embedding", "experts", "other"]
@@ -39,6 +40,11 @@ class WeightKind(NamedTuple):
     shape: tuple[int, int]  # [out, in]
     holder: Holder = "linear"
 
+    @property
+    def groups(self) -> int:
+        """The groups of a row."""
+        return self.shape[1] // (self.group_size or self.shape[1])
+
 
 class Format(Protocol):
     """One format: its refusals are collected before anything is written."""
@@ -52,8 +58,8 @@ class Format(Protocol):
         """Why weights of this kind can never be stored exactly; None if they can."""
         ...
 
-    def file_bits(self, bits: int) -> int:
-        """The bits that a quantized value of this width takes in the file."""
+    def nbytes(self, kind: WeightKind) -> int:
+        """The bytes of a weight of this kind in the file: quantized values, scales and zero points."""
         ...
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
@@ -181,6 +187,11 @@ def words(packed: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(packed, (0, -packed.shape[-1] % 4))
     # Flat first: a single row may be contiguous with a stride that a view of another width refuses.
     return padded.flatten().view(torch.int32).view(*padded.shape[:-1], -1)
+
+
+def word_bytes(count: int, bits: int) -> int:
+    """The bytes of a row of ``words``."""
+    return packed_length(count, bits) + -packed_length(count, bits) % 4
 
 
 def layers_of(model: LanguageModel) -> Iterator[tuple[str, PackedTensor]]:

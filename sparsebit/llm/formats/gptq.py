@@ -25,6 +25,7 @@ from sparsebit.llm.formats.format import (
     float_state,
     layers_of,
     refuse_by_kind,
+    word_bytes,
     words,
     write_pretrained,
 )
@@ -57,9 +58,11 @@ class GptqV1:
             return FormatRefusal(layer, f"{kind.shape} does not fill 32-bit words", "IGNORE: this layer")
         return None
 
-    def file_bits(self, bits: int) -> int:
-        """The same number: columns are bit streams."""
-        return bits
+    def nbytes(self, kind: WeightKind) -> int:
+        """Columns, and rows of zero points, are bit streams in 32-bit words; the group of each channel is a word."""
+        (rows, columns), bits = kind.shape, kind.code.bits
+        of_group = 2 * rows + word_bytes(rows, bits)
+        return rows * word_bytes(columns, bits) + kind.groups * of_group + 4 * columns
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers that are refused by their kind, and all layers if they differ in width or group size."""

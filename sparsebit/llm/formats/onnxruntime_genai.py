@@ -43,6 +43,8 @@ class GenAIFolder(DecoderFolder):
     rounding_budget: float = 0.02
     name: ClassVar[str] = "onnxruntime-genai"
     head_step: ClassVar[int] = 8
+    half_scales: ClassVar[bool] = False
+    byte_points: ClassVar[bool] = False
     engine: ClassVar[Engine] = ONNXRUNTIME_GENAI
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:

@@ -28,6 +28,8 @@ class OpenVinoFolder(DecoderFolder):
 
     name: ClassVar[str] = "openvino"
     head_step: ClassVar[int] = 1
+    half_scales: ClassVar[bool] = True
+    byte_points: ClassVar[bool] = True
     engine: ClassVar[Engine] = OPENVINO
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:

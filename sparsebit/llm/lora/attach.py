@@ -129,7 +129,7 @@ def _adapter(
     if read is None:
         return made
     weight = read(f"{name}.weight").to(base.packed.device, torch.float32)
-    weight = weight if weight.shape == base.shape else weight.T
+    weight = weight.T if base.transposed else weight
     if weight.shape != base.shape:
         raise SparsebitError(
             "the weight of the float model has another size",

@@ -45,8 +45,7 @@ class Gptq(GptqSettings):
         """The weight on its grid, each column rounded after compensating for the errors of earlier ones."""
         weight = weight.float()
         if statistics is None or not statistics.tokens:
-            solved = Rtn(steps=self.steps).solve(weight, None, spec)
-            return solved._replace(remark="no token reached it: rounded to nearest")
+            return Rtn(steps=self.steps).solve(weight, None, spec)
         gram, shift = statistics.mean_gram(), statistics.mean_shift()
         dead = gram.diagonal() <= 0
         target = weight.masked_fill(dead, 0.0)

@@ -53,10 +53,8 @@ class LearnedMatrix:
             scale = (self._scale * self.factor).to(self._grid.scale.dtype)
             grid = replace(self._grid, scale=scale, zero_point=self.zero_point.round())
             solved, weight = self.one.solved, self.weight()
-        said = "; ".join(filter(None, (solved.remark, remark)))
-        return self.one._replace(
-            solved=solved._replace(weight=weight, latent=weight, grid=grid.detach(), remark=said)
-        )
+        learned = solved._replace(weight=weight, latent=weight, grid=grid.detach())
+        return self.one._replace(solved=learned.noted(remark))
 
 
 class _OnGrid(torch.autograd.Function):
@@ -150,7 +148,7 @@ class LearnedBlock:
         """Write the learned weights to the block if the error fell, else keep the solved ones. NaN counts as worse."""
         if not after < before:
             said = f"tuning did not reduce the error ({before:.3g} to {after:.3g}) and was undone"
-            return [one._replace(solved=one.solved._replace(remark=said)) for one in solved]
+            return [one._replace(solved=one.solved.noted(said)) for one in solved]
         self.write()
         remark = f"tuned: error of the block {before:.3g} to {after:.3g}"
         by_matrix = {one.one.matrix: one.finish(remark) for one in self.matrices}

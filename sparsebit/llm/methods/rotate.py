@@ -96,7 +96,10 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
                     bias.data.copy_((bias.data.double() @ rotation).float())
     for name, offset in norms.items():
         parameters[name].data.fill_(1.0 - offset)
-    _require_same(runs.run(), (before.double() @ rotation).float(), "a block")
+    left = next(
+        (f", in which {name} is not rotated," for name, one in parameters.items() if one.dim() == 3), ""
+    )
+    _require_same(runs.run(), (before.double() @ rotation).float(), f"a block{left}")
 
 
 def _turn_heads(

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.packed import PackedTensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class WeightSpec:
         return Layout(kind="group", axes=(0,), input_axis=1, group_size=size)
 
 
+UNREACHED = "no token reached it"
 SpecOf = Callable[[str], WeightSpec | None]  # by the name of a parameter; None where it stays as it is
 
 
@@ -54,6 +57,16 @@ class Solved(NamedTuple):
     latent: Tensor  # [out, in], the numbers that were rounded: they say which way each was close to
     remark: str = ""
     kept: Tensor | None = None  # [out, in], where weights may be other than zero; None where all may
+
+    def noted(self, remark: str) -> Solved:
+        """The same with a further remark."""
+        return self._replace(remark="; ".join(filter(None, (self.remark, remark))))
+
+    def made(self, name: str, loss: float, tokens: int, *, transposed: bool = False) -> Made:
+        """The packed matrix of this name, with all that is remarked on it."""
+        held = None if self.grid is None else PackedTensor.of(self.weight, self.grid)
+        zeros = "" if self.kept is None else f"{1 - float(self.kept.float().mean()):.0%} of it is zero"
+        return Made(name, held, loss, tokens, self.noted(zeros).remark, transposed)
 
 
 class SolvedMatrix(NamedTuple):

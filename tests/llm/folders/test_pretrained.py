@@ -44,6 +44,7 @@ def test_from_pretrained_gives_the_packed_model(tmp_path: Path, tied: bool) -> N
     assert generated.shape == (1, 15)
     loaded.save_pretrained(tmp_path / "third")
     half = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "third", dtype=torch.bfloat16)
+    assert half(ids).logits.dtype == half.get_input_embeddings()(ids).dtype == torch.bfloat16
     held = model.weights["model.layers.0.mlp.up_proj.weight"]
     assert torch.equal(half.model.layers[0].mlp.up_proj.held.numbers(torch.float32), held.numbers())
 

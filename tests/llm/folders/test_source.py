@@ -172,3 +172,13 @@ def test_the_type_of_the_weights_in_a_folder(dtype: torch.dtype, tmp_path: Path)
     DECODERS["llama"]().to(dtype).save_pretrained(tmp_path)
     assert stored_dtype(tmp_path) == dtype
     assert next(load_module(tmp_path).parameters()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral", "falcon"])
+def test_everything_in_a_folder_goes_to_the_device(tmp_path: Path, name: str) -> None:
+    DECODERS[name]().save_pretrained(tmp_path)
+    source = WeightSource.open(tmp_path, "meta")  # stands for a GPU
+    assert source.device.type == "meta"
+    blocks = [source.fill(block) for block in source.blocks]
+    for part in (source.model, *blocks):
+        assert {one.device.type for one in (*part.parameters(), *part.buffers())} == {"meta"}

@@ -33,8 +33,3 @@ def test_models_that_are_not_of_transformers_are_refused(format: str) -> None:
     made = llm.quantize(plain, None, {"METHOD": "rtn"}, progress=False)
     with pytest.raises(SparsebitError, match=f"{format} needs a transformers model"):
         made.export("never", format)
-
-
-@BOTH
-def test_three_bits_are_stored_as_four(format: str) -> None:
-    assert [FORMATS[format]().file_bits(bits) for bits in (2, 3, 4, 8)] == [2, 4, 4, 8]

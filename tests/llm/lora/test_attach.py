@@ -40,8 +40,13 @@ def test_started_from_the_residual_the_model_is_closer_to_float(tmp_path: Path) 
     add_lora(model, rank=8, floats=float_model, ids=tokens(64).view(2, 32))
     weighted = distance(model, float_model)
     assert from_residual < 0.9 * alone and weighted < 0.9 * alone
-    remove_lora(model)
-    add_lora(model, rank=64, floats=float_model, ids=tokens(64).view(2, 32))
+
+
+@pytest.mark.parametrize(("name", "layers"), [("llama", "*_proj"), ("gpt2", "*.c_*")])
+def test_at_full_rank_the_residual_is_exact(name: str, layers: str) -> None:
+    float_model = sharp(name)  # GPT-2 stores [in, out], also in layers with as many inputs as outputs
+    model = llm.quantize(float_model, None, CONFIG, progress=False)
+    add_lora(model, rank=64, layers=layers, floats=float_model, ids=tokens(64).view(2, 32))
     assert distance(model, float_model) < 1e-3
 
 

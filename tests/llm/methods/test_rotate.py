@@ -80,8 +80,15 @@ def test_outliers_are_spread_and_rounding_gains() -> None:
     assert model.config.tie_word_embeddings and not result.model.config.tie_word_embeddings
 
 
-@pytest.mark.parametrize("name", ["opt", "gpt2"])
-def test_other_norms_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("opt", "the last norm and the head"),
+        ("gpt2", "the last norm and the head"),
+        ("mixtral", "mlp.experts.gate_up_proj is not rotated"),
+    ],
+)
+def test_other_norms_and_experts_are_refused(name: str, reason: str) -> None:
     config = {"W": {"BIT": 4}, "METHOD": ["rotate", "rtn"], "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16}}
-    with pytest.raises(SparsebitError, match=r"rotate: .*(the last norm and the head|norms outside)"):
+    with pytest.raises(SparsebitError, match=f"rotate: .*{reason}"):
         llm.quantize(DECODERS[name](), tokens(), config, progress=False)

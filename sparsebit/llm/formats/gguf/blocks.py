@@ -18,6 +18,7 @@ from sparsebit.numerics.packed import PackedTensor
 
 BLOCK = 32
 BlockType = Literal["Q4_0", "Q4_1", "Q8_0"]
+BLOCK_BYTES: dict[str, int] = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
 
 
 def block_type(held: PackedTensor) -> BlockType | str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.llama_cpp import LLAMA_CPP
 from sparsebit.llm.formats.format import FORMATS, FormatRefusal, WeightKind, layers_of
-from sparsebit.llm.formats.gguf.blocks import block_type, block_type_of
+from sparsebit.llm.formats.gguf.blocks import BLOCK, BLOCK_BYTES, block_type, block_type_of
 from sparsebit.llm.formats.gguf.families import family_of, require_family
 from sparsebit.llm.formats.gguf.rotary import add_rotary, require_rotary
 from sparsebit.llm.formats.gguf.settings import add_settings
@@ -49,9 +49,10 @@ class Gguf:
             found = "with zero points it can store only some scales"
         return None if found in _FILE_TYPES else FormatRefusal(layer, found, _SETTING)
 
-    def file_bits(self, bits: int) -> int:
-        """Fewer bits than four are stored as four."""
-        return max(bits, 4)
+    def nbytes(self, kind: WeightKind) -> int:
+        """Blocks of 32 weights with a scale each; fewer bits than four are stored as four."""
+        rows, columns = kind.shape
+        return rows * columns // BLOCK * BLOCK_BYTES[block_type_of(kind.code, kind.group_size, columns)]
 
     def refusals(self, model: LanguageModel) -> Iterator[FormatRefusal]:
         """Layers whose numbers no type of block holds exactly, and stacks of experts with more than one type."""
