@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=seconds, default=1.0, help="seconds to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads to use; by default all cores")
     parser.add_argument(
-        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime for ONNX files"
+        "--runtime",
+        choices=("onnxruntime", "openvino"),
+        default="onnxruntime",
+        help="runtime for ONNX files (onnxruntime)",
     )
     add_data(parser, required=False, what="to take the input from")
 

@@ -15,7 +15,7 @@ from sparsebit.cli.arguments import add_config, add_output, add_report, positive
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.cli.preflight import require_outputs
 from sparsebit.cli.reference import is_reference, require_reference, resolve
-from sparsebit.config.llm import FORMAT_NAMES
+from sparsebit.config.llm import FORMAT_NAMES, LlmConfig
 from sparsebit.display import printable
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.storage import MANIFEST, remove_steps, require_place
@@ -39,14 +39,15 @@ USES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``sparsebit llm``."""
-    parser.add_argument("verb", choices=tuple(NEEDS), help="what to do")
+    parser.add_argument(
+        "verb", metavar="ACTION", choices=tuple(NEEDS), help="quantize, prune, export, eval or chat"
+    )
     parser.add_argument(
         "origin",
         metavar="MODEL",
         help="quantize and prune: a folder that save_pretrained wrote, or file.py:factory; "
         "export, eval and chat: a folder that `sparsebit llm quantize` wrote",
     )
-    add_config(parser, what="quantize: a preset or a YAML file", key="W.BIT=3", default="w4_g32")
     parser.add_argument(
         "--text",
         metavar="FILE",
@@ -54,31 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="text file to calibrate with (quantize, prune), measure on (eval), or compare the engine on (export)",
     )
     add_output(parser, "quantize, prune: folder to write; export: file or folder to write", required=False)
-    add_report(parser)
-    parser.add_argument(
-        "--hidden",
-        type=float,
-        default=0.0,
-        metavar="FRACTION",
-        help="prune: fraction of hidden channels to remove",
-    )
-    parser.add_argument(
-        "--heads",
-        type=float,
-        default=0.0,
-        metavar="FRACTION",
-        help="prune: fraction of attention heads to remove",
-    )
-    parser.add_argument(
-        "--blocks", type=int, default=0, metavar="N", help="prune: number of blocks to remove"
-    )
-    parser.add_argument("--format", choices=FORMAT_NAMES, help="export: file format")
-    parser.add_argument(
-        "--rounding-budget",
-        type=float,
-        metavar="NATS",
-        help="export, onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float",
-    )
+    add_report(parser, "quantize, export: ")
     parser.add_argument(
         "--length",
         type=positive,
@@ -86,25 +63,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="eval: tokens per window; export: tokens of --text to compare on (512)",
     )
-    parser.add_argument(
-        "--reference",
-        metavar="FOLDER",
-        type=Path,
-        help="eval: the float model to compare with",
+    add_config(
+        parser.add_argument_group("quantize"),
+        what=f"a YAML file or a preset: {', '.join(LlmConfig.preset_names())}",
+        key="W.BIT=3",
+        default="w4_g32",
     )
-    parser.add_argument(
+    group = parser.add_argument_group("prune (at least one)")
+    group.add_argument(
+        "--hidden", type=float, default=0.0, metavar="FRACTION", help="fraction of hidden channels to remove"
+    )
+    group.add_argument(
+        "--heads", type=float, default=0.0, metavar="FRACTION", help="fraction of attention heads to remove"
+    )
+    group.add_argument(
+        "--blocks", type=int, default=0, metavar="N", help="number of blocks to remove; needs --text"
+    )
+    group = parser.add_argument_group("export")
+    group.add_argument("--format", choices=FORMAT_NAMES, help="file format; required")
+    group.add_argument(
+        "--rounding-budget",
+        type=float,
+        metavar="NATS",
+        help="onnxruntime-genai: divergence that 8-bit activations may cause; layers beyond it run in float (0.02)",
+    )
+    group = parser.add_argument_group("eval (--text or --questions is required)")
+    group.add_argument("--reference", metavar="FOLDER", type=Path, help="the float model to compare with")
+    group.add_argument(
         "--questions",
         metavar="FILE",
         type=Path,
-        help="eval: one line of JSON for each question, with choices and answer",
+        help="one line of JSON for each question, with question, choices and answer",
     )
-    parser.add_argument("--prompt", metavar="TEXT", help="chat: answer this prompt and stop")
-    parser.add_argument(
+    group = parser.add_argument_group("chat")
+    group.add_argument("--prompt", metavar="TEXT", help="answer this prompt and stop")
+    group.add_argument(
         "--tokens",
         type=positive,
         default=256,
         metavar="N",
-        help="chat: maximum length of an answer, in tokens (256)",
+        help="maximum length of an answer, in tokens (256)",
     )
 
 
@@ -339,14 +337,16 @@ def _asked() -> str:
 
 COMMAND = Command(
     description="""
-quantize quantizes the weights of a language model block by block and saves them packed. export writes
-the saved model for an engine, bit for bit, and loads it there if the engine is installed. eval
-measures perplexity, the divergence from float, and accuracy on questions. chat starts a conversation.
-prune writes a smaller float model, with fewer blocks, heads or hidden channels.
+quantize  quantize the weights, block by block, and save them packed; a stopped run resumes
+prune     write a smaller float model, with fewer blocks, heads or hidden channels
+export    write a quantized model for an engine, and load it there if the engine is installed
+eval      measure perplexity, the divergence from float, and accuracy on questions
+chat      start a conversation
 """,
     examples=(
         "sparsebit llm quantize sparsebit.demo:language_model --config w8 -o tiny-w8",
         "sparsebit llm export tiny-w8 --format compressed-tensors -o tiny-ct",
+        "sparsebit llm prune sparsebit.demo:language_model --hidden 0.5 -o tiny-half",
     ),
     add_arguments=add_arguments,
     check=check,
