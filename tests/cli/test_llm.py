@@ -82,7 +82,7 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
     words = ["--config", "w8", "-o", str(tmp_path / "small"), "--report", str(tmp_path / "page.html")]
     done = cli("llm", "quantize", str(tmp_path / "half"), *words)
     assert done.code == 0, done.err
-    assert "stores every weight exactly" in (tmp_path / "page.html").read_text()
+    assert "store every weight exactly: compressed-tensors" in (tmp_path / "page.html").read_text()
 
 
 def test_what_was_done_and_what_can_follow_is_said(
