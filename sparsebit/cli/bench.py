@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
             call()
     times = compare_latency(calls, seconds=arguments.seconds)
     first = arguments.timed[0]
-    table = Table(title=f"one call with {'the given' if arguments.input else arguments.batch} samples, ms")
+    samples = (
+        "the given samples" if arguments.input else f"{arguments.batch} sample{'s' * (arguments.batch > 1)}"
+    )
+    table = Table(title=f"one call with {samples}, ms")
     for index, head in enumerate(("what", "median", "10 %", "90 %", "speed", "size")):
         table.add_column(head, justify="right" if index else "left")
     rows = []
