@@ -199,6 +199,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     return Outcome(
         shown=(
             f"{done}; the model takes {made.nbytes / 1e6:.1f} MB",
+            *_float_ends(made),
             f"largest loss of a layer's output: {worst.loss:.2%}, {worst.name}",
             *_unreached(made.records),
             f"written: {arguments.output}",
@@ -213,6 +214,16 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
             "report": arguments.report,
         },
     )
+
+
+def _float_ends(made: Any) -> list[str]:
+    """A line about the embedding and the head if they are in float; in small models they are most of the bytes."""
+    from sparsebit.llm.plan import embedding_and_head
+
+    names = embedding_and_head(made.model)
+    weights = {id(weight): weight for weight in map(made.model.get_parameter, names)}
+    taken = sum(weight.nbytes for weight in weights.values()) / 1e6
+    return [f"of these, {taken:.1f} MB are in float (HEAD.BIT: 0): {', '.join(names)}"] if names else []
 
 
 def _unreached(records: Sequence[Any]) -> list[str]:
