@@ -104,7 +104,7 @@ def located(where: str) -> Iterator[None]:
 
 
 class SpecializationWarning(UserWarning):
-    """Capturing fixed a value that depends on the example inputs; the message says what and where."""
+    """Capture fixed a value that depends on the example inputs; the message says which value, and where."""
 
 
 def with_article(word: str) -> str:

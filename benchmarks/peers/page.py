@@ -11,11 +11,10 @@ from typing import Any
 from benchmarks.peers.chart import draw_bars
 from benchmarks.peers.row import NOT_YET, Column, Row, row_from
 
-INTRODUCTION = """# Comparison with other tools
+INTRODUCTION = Path(__file__).with_name("introduction.md")
+CLOSING = """## Measure it again
 
-All tools get the same trained models, data and number of threads, on one machine. Each tool is installed in its own
-environment from pinned requirements. The scripts are committed, and *lines* counts the lines that a user of a tool has
-to write. The best value of a column, among rows with the same width of weights, is bold.
+Each tool is installed in its own environment from pinned requirements, and its script is in `benchmarks/peers`.
 
 ```sh
 SPARSEBIT_DATA=/path/to/data SMOLLM2=/path/to/smollm2 python -m benchmarks.peers.run --venvs FOLDER
@@ -29,7 +28,7 @@ LISTED = 8  # files of a suite that the page names
 
 def write_page(results: Path, page: Path, parts: Sequence[str]) -> None:
     """Tables, charts and notes of all parts that have results."""
-    sections = [INTRODUCTION]
+    sections = [INTRODUCTION.read_text(encoding="utf-8")]
     for name in parts:
         path = results / f"{name}.json"
         if path.is_file():
@@ -38,6 +37,7 @@ def write_page(results: Path, page: Path, parts: Sequence[str]) -> None:
     tests = results / "tests.json"
     if tests.is_file():
         sections.append(show_tests(json.loads(tests.read_text(encoding="utf-8"))))
+    sections.append(CLOSING)
     page.write_text("\n".join(sections).rstrip() + "\n", encoding="utf-8")
 
 

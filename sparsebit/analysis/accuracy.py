@@ -60,7 +60,7 @@ def measure(
         batches: ``(inputs, labels)``, or a dict with the labels under ``labels``, ``targets`` or ``y``.
         metric: called as ``metric(outputs, labels)``; of several outputs it gets the ``logits`` or the first.
         what: the text before the progress bar.
-        shown: whether to show it; by default on a terminal.
+        shown: whether to show progress; by default only on a terminal.
         inputs: how batches become calls, if the model's signature does not say.
     """
     device, inputs = device_of(model), inputs or ModelInputs.of(model)

@@ -58,20 +58,22 @@ def _add_reading(group: Any) -> None:
         "--batch-size", type=positive, default=32, metavar="N", help="batch size for images and .npz (32)"
     )
     group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
-    group.add_argument("--image-size", type=positive, default=224, metavar="N", help="pixels per side (224)")
+    group.add_argument(
+        "--image-size", type=positive, default=224, metavar="N", help="pixels per side of images (224)"
+    )
     group.add_argument(
         "--mean",
         type=float,
         nargs="+",
         default=[0.485, 0.456, 0.406],
-        help="mean of each channel, subtracted from images",
+        help="mean of each channel, subtracted from images (ImageNet's)",
     )
     group.add_argument(
         "--std",
         type=float,
         nargs="+",
         default=[0.229, 0.224, 0.225],
-        help="standard deviation of each channel, by which images are divided",
+        help="standard deviation of each channel, by which images are divided (ImageNet's)",
     )
 
 
@@ -86,7 +88,9 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser, *, what: str, key: str, default: str | None = None) -> None:
+def add_config(
+    parser: argparse._ActionsContainer, *, what: str, key: str, default: str | None = None
+) -> None:
     """--config and --set, with a key of this kind of config as the example."""
     shown = f" ({default})" if default else ""
     parser.add_argument("--config", metavar="CONFIG", default=default, help=f"{what}{shown}")
@@ -105,9 +109,9 @@ def add_output(parser: argparse.ArgumentParser, what: str, *, required: bool = T
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, required=required, help=what)
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """--report."""
-    parser.add_argument("--report", metavar="FILE", type=Path, help="also write an HTML report")
+def add_report(parser: argparse.ArgumentParser, where: str = "") -> None:
+    """--report; ``where`` names the actions that have it."""
+    parser.add_argument("--report", metavar="FILE", type=Path, help=f"{where}also write an HTML report")
 
 
 def add_test(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=seconds, default=1.0, help="seconds to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads to use; by default all cores")
     parser.add_argument(
-        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime for ONNX files"
+        "--runtime",
+        choices=("onnxruntime", "openvino"),
+        default="onnxruntime",
+        help="runtime for ONNX files (onnxruntime)",
     )
     add_data(parser, required=False, what="to take the input from")
 
@@ -52,7 +55,10 @@ def run(arguments: argparse.Namespace) -> Outcome:
             call()
     times = compare_latency(calls, seconds=arguments.seconds)
     first = arguments.timed[0]
-    table = Table(title=f"one call with {'the given' if arguments.input else arguments.batch} samples, ms")
+    samples = (
+        "the given samples" if arguments.input else f"{arguments.batch} sample{'s' * (arguments.batch > 1)}"
+    )
+    table = Table(title=f"one call with {samples}, ms")
     for index, head in enumerate(("what", "median", "10 %", "90 %", "speed", "size")):
         table.add_column(head, justify="right" if index else "left")
     rows = []

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, quantized=True)
     add_input(parser)
     parser.add_argument(
-        "--runtime", choices=("onnxruntime", "openvino"), default="onnxruntime", help="runtime to run it in"
+        "--runtime",
+        choices=("onnxruntime", "openvino"),
+        default="onnxruntime",
+        help="runtime to run it in (onnxruntime)",
     )
     add_data(parser, required=False, what="to compare on")
 
@@ -96,8 +99,8 @@ def _opset(path: Path) -> int | None:
 COMMAND = Command(
     description="""
 Run an exported file on the same inputs as the model it came from, and compare quantized values
-and outputs tensor by tensor. Also shows which operators run on integers in the runtime, and why others do not.
-The exit code is 1 if the file differs.
+and outputs tensor by tensor. Also shows which operators run on integers in the runtime, and why others
+do not. The exit code is 1 if the file differs.
 """,
     examples=(
         "sparsebit quantize sparsebit.demo:net --data sparsebit.demo:training_data --output digits-int8",

@@ -168,6 +168,7 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
     return Outcome(
         shown=(
             f"{done}; the model takes {made.nbytes / 1e6:.1f} MB",
+            *_float_ends(made),
             f"largest loss of a layer's output: {worst.loss:.2%}, {worst.name}",
             *_unreached(made.records),
             f"written: {arguments.output}",
@@ -182,6 +183,16 @@ def _quantize(arguments: argparse.Namespace) -> Outcome:
             "report": arguments.report,
         },
     )
+
+
+def _float_ends(made: Any) -> list[str]:
+    """A line about the embedding and the head if they are in float; in small models they are most of the bytes."""
+    from sparsebit.llm.plan import embedding_and_head
+
+    names = embedding_and_head(made.model)
+    weights = {id(weight): weight for weight in map(made.model.get_parameter, names)}
+    taken = sum(weight.nbytes for weight in weights.values()) / 1e6
+    return [f"of these, {taken:.1f} MB are in float (HEAD.BIT: 0): {', '.join(names)}"] if names else []
 
 
 def _unreached(records: Sequence[Any]) -> list[str]:
@@ -307,7 +318,7 @@ def _asked() -> str:
 
 VERBS = {
     "quantize": Command(
-        description="Quantize the weights of a model block by block, and save them packed.",
+        description="Quantize the weights of a model block by block, and save them packed; a stopped run resumes.",
         add_arguments=_add_quantize,
         check=_check_quantize,
         run=_quantize,
@@ -343,6 +354,7 @@ COMMAND = Command(
     examples=(
         "sparsebit llm quantize sparsebit.demo:language_model --config w8 -o tiny-w8",
         "sparsebit llm export tiny-w8 --format compressed-tensors -o tiny-ct",
+        "sparsebit llm prune sparsebit.demo:language_model --hidden 0.5 -o tiny-half",
     ),
     verbs=VERBS,
 )

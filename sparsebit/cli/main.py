@@ -72,7 +72,7 @@ def _declare(parser: argparse.ArgumentParser, command: Command, name: str) -> No
         parser.epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
     parser.description = command.description.strip()
     if command.verbs:
-        verbs = parser.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_Parser)
+        verbs = parser.add_subparsers(metavar="ACTION", required=True, title="actions", parser_class=_Parser)
         for verb, inner in command.verbs.items():
             help = inner.description.strip().partition(".")[0]
             own = verbs.add_parser(verb, help=help, formatter_class=argparse.RawDescriptionHelpFormatter)

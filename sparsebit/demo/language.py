@@ -8,9 +8,10 @@ from torch import nn
 
 def language_model() -> nn.Module:
     """Two layers, 64 channels, 96 tokens."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from sparsebit.llm.folders.folder_config import import_transformers  # not for the image model
 
-    config = LlamaConfig(
+    transformers = import_transformers()
+    config = transformers.LlamaConfig(
         vocab_size=96,
         hidden_size=64,
         intermediate_size=128,
@@ -21,6 +22,6 @@ def language_model() -> nn.Module:
     )
     state = torch.get_rng_state()
     torch.manual_seed(0)
-    made: nn.Module = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    made: nn.Module = transformers.LlamaForCausalLM(config)
     torch.set_rng_state(state)
     return made.eval()

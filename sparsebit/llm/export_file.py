@@ -1,4 +1,4 @@
-"""Write a language model for an engine, exactly or not at all, and check the file."""
+"""Export a language model, exactly or not at all, and check the file."""
 
 from __future__ import annotations
 

@@ -43,16 +43,18 @@ def quantize(
 ) -> LanguageModel:
     """Quantize the weights of a language model.
 
+    Under ``torchrun``, call it in every process with the same arguments; the processes divide the batches.
+
     Args:
         model: a module with repeated blocks that is called with token ids, or a folder that ``save_pretrained`` wrote,
             which is then read block by block.
         data: token ids, a text, or the path of a text file for calibration; some methods need none.
-        config: a preset's name, a YAML file, or a dict; see ``docs/how-to/language_models.md``.
-            Several processes of ``torchrun`` divide the batches: call it on each, with the same model, data and config.
+        config: a preset (``w8``, ``w4_g32``, ``w4_g32_head``, ``w3_g64``), a YAML file, or a dict;
+            ``docs/how-to/language_models.md`` lists its keys.
         tokenizer: for texts; by default the one in the model's folder.
         folder: where finished blocks are saved; a run that was stopped resumes from there, with the same result.
             They stay there: remove the folder once the model is saved.
-        progress: whether to show a bar; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
 
     Returns:
         the model with packed weights, and a record of each. The given model is unchanged.

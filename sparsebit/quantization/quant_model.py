@@ -125,7 +125,7 @@ class QuantModel(QuantizedModule):
             w_quant: with ``asym``, quantize the weights of those layers.
             a_quant: with ``asym``, quantize their activations.
             folder: where long recovery steps save finished blocks; a killed run resumes from there.
-            progress: show bars or not; by default on a terminal.
+            progress: whether to show progress; by default only on a terminal.
         """
         finish_round(self, asym=asym, w_quant=w_quant, a_quant=a_quant, folder=folder, shown=progress)
         self.set_quant(w_quant=True, a_quant=True)
@@ -170,11 +170,11 @@ class QuantModel(QuantizedModule):
         distill: float = 0.0,
         temperature: float = 4.0,
     ) -> None:
-        """End calibration and switch everything on, for ordinary training of this module from here on.
+        """Start training: end calibration and switch all quantizers on. From here on, train it like any module.
 
         Args:
             batch_norm: ``leave`` it as it is, ``freeze`` its statistics, or ``fold`` it into the weights now.
-            observers: ``update`` lets grids that are not learned follow weights and activations; ``freeze`` keeps them.
+            observers: ``update`` lets grids that are not learned follow the data; ``freeze`` keeps them.
             distill: the share of the loss that is the distance to the float model, 0 to 1; see ``distill()``.
             temperature: of the softmax in that distance.
         """
@@ -184,7 +184,7 @@ class QuantModel(QuantizedModule):
         self.qat.start(self, batch_norm, observers, distill, temperature)
 
     def distill(self, loss: Tensor) -> Tensor:
-        """The loss of the last forward, mixed with the distance to the float model as ``init_QAT`` was told."""
+        """Mix a loss with the distance of the last forward to the float model, in the share that ``init_QAT`` set."""
         return loss if self.qat.distillation is None else self.qat.distillation.mix(loss)
 
     def train(self, mode: bool = True) -> QuantModel:

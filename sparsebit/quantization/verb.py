@@ -34,7 +34,7 @@ def quantize(
         batches: how many batches to calibrate with; all by default.
         feed: a function from a batch to its arguments, instead of the rule for batches.
         example_inputs: the call to capture the model with; by default a few samples of the first batch.
-        progress: show bars or not; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
 
     Example:
         >>> import torch

@@ -63,8 +63,8 @@ def compress(
     found, where quantizers are placed, and which steps recover accuracy. Each stage starts from the best recipes of
     the stage before, and only the most promising reach the expensive ones.
 
-    If no recipe reaches the goals, the result is the nearest one, ``met`` is False, and ``limits`` says by how much
-    each goal is missed and why.
+    If no recipe reaches the goals, the result is the nearest one, ``met`` is False, and ``verdict`` says by how
+    much each goal is missed and why.
 
     Args:
         model: in evaluation mode; not changed.
@@ -80,8 +80,8 @@ def compress(
         example_kwargs: keyword inputs of that call.
         latency: a function from a model to the seconds of one call, instead of the target's own runtime.
         finetune: trains a pruned model in place; without it, pruning is followed only by batch norm re-estimation.
-        prune: a pruning config whose RATIO is replaced; by default complete channels by activation_norm, as a fraction
-        of all multiply-accumulates. A criterion that needs gradients cannot be used here.
+        prune: a pruning config whose RATIO is replaced; by default channels, scored by activation_norm, as a fraction
+            of all multiply-accumulates. A criterion that needs gradients cannot be used here.
         ratios: fractions to prune.
         time_budget: seconds for all trials together, including earlier runs in ``folder``. At least one trial is run.
         exhaustive: continue after the goals are met, for a complete Pareto front.

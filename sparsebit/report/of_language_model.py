@@ -34,16 +34,15 @@ def report_language_model(
         note="including scales and zero points, compared with float32",
     )
     worst = max(model.records, key=lambda record: record.loss, default=None)
-    sentence = f"{len(model.records)} weights of {title} are pruned and stay in float"
+    sentence = f"{len(model.records)} weights of {title} were pruned and stay in float."
     if model.weights:
-        sentence = (
-            f"{len(model.weights)} weights of {title} take {model.bits:.2f} bits each, including scales"
-        )
+        spent = f"{model.bits:.2f} bits each, including scales"
+        sentence = f"{len(model.weights)} weights of {title} were quantized to {spent}."
     if worst is not None:
-        sentence += f"; {worst.name} has the largest error, {worst.loss:.2%} of the energy of its output"
+        sentence += f" {worst.name} has the largest error: {worst.loss:.2%} of the energy of its output."
     return Report(
         title=title,
-        sentence=f"{sentence}.",
+        sentence=sentence,
         measures=(size,) if model.weights else (),
         layers=tuple(_entry(record) for record in model.records),
         in_float=(
@@ -55,7 +54,7 @@ def report_language_model(
             "calibration data, or on the weight alone if there was no data.",
             *_remarks(model),
             *(engine_notes(model) if model.weights else ()),
-            *(line for report in exports for line in str(report).splitlines()),
+            *("; ".join(line.strip() for line in str(report).splitlines()) + "." for report in exports),
         ),
         made_with=made_with(),
     )
@@ -74,16 +73,17 @@ def _remarks(model: LanguageModel) -> list[str]:
 
 
 def engine_notes(model: LanguageModel) -> list[str]:
-    """For each format, whether it stores the model exactly, or why not."""
-    notes = []
+    """The formats that store the model exactly, and why each of the others cannot."""
+    exact, notes = [], []
     for name in sorted(FORMATS):
         try:
             require_exact(name, FORMATS[name](), model)
-            notes.append(f"{name}: stores every weight exactly.")
+            exact.append(name)
         except SparsebitError as error:
             setting = f" It can with {error.expected}." if error.expected else ""
-            notes.append(f"{name}: {error.message}.{setting}")
-    return notes
+            said = error.message if error.message.startswith(name) else f"{name}: {error.message}"
+            notes.append(f"{said}.{setting}")
+    return [f"Formats that store every weight exactly: {', '.join(exact) or 'none'}.", *notes]
 
 
 def _entry(record: LayerRecord) -> LayerEntry:

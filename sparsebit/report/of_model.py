@@ -66,7 +66,7 @@ def collect(
         notes: additional sentences below the numbers.
         configs: titles and texts of configs that reproduce the model; by default the model's own.
         batches: how many batches to profile on.
-        progress: whether to show it; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
     """
     for what, pair in (("accuracy", accuracy), ("size", size), ("latency", latency)):
         _require_pair(what, pair)

@@ -19,7 +19,7 @@ def report_search(
         found: the result of the search.
         data: batches to profile the best model's errors and ranges on.
         name: of the model, for the title.
-        progress: whether to show it; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
     """
     base, best = found.base, found.measured
     times = (base.seconds, best.seconds) if base.seconds is not None and best.seconds is not None else None

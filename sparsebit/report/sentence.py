@@ -15,7 +15,7 @@ def summarize(
     """The summary at the top of the page: what was done, then what it gained."""
     steps = []
     if pruning is not None:
-        steps.append(f"pruned by {pruning.sparsity:.0%} of its parameters")
+        steps.append(f"pruned ({pruning.sparsity:.0%} of its parameters removed)")
     weights, activations = (
         _widths(t.spec.bits for t in side) for side in (plan.weights(), plan.activations())
     )

@@ -82,7 +82,7 @@ def test_pruned_then_quantized_with_a_page(cli: Cli, tmp_path: Path) -> None:
     words = ["--config", "w8", "-o", str(tmp_path / "small"), "--report", str(tmp_path / "page.html")]
     done = cli("llm", "quantize", str(tmp_path / "half"), *words)
     assert done.code == 0, done.err
-    assert "stores every weight exactly" in (tmp_path / "page.html").read_text()
+    assert "store every weight exactly: compressed-tensors" in (tmp_path / "page.html").read_text()
 
 
 def test_what_was_done_and_what_can_follow_is_said(
@@ -101,6 +101,7 @@ def test_what_was_done_and_what_can_follow_is_said(
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *few, "-o", str(tmp_path / "four"))
     assert "21 weights quantized to 4.50 bits each" in done.out and "reached" not in done.out, done.err
     assert f"next:    sparsebit llm eval {tmp_path / 'four'} --text" in done.out
+    assert "MB are in float (HEAD.BIT: 0): model.embed_tokens.weight, lm_head.weight" in done.out
     sparse = [*few, "--set", "W.BIT=0", "--set", "W.SPARSITY=2:4", "-o", str(tmp_path / "sparse")]
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *sparse)
     assert "21 weights pruned and left in float" in done.out and "sparsebit llm eval" in done.out, done.err

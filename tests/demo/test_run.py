@@ -45,7 +45,7 @@ def test_the_files_and_the_report_are_there(result: DemoResult) -> None:
     assert [path.name for path in result.files] == ["float.onnx", "pruned.onnx", "int8.onnx", "report.html"]
     page = result.files[-1].read_text()
     for words in (
-        "pruned by",
+        "of its parameters removed",
         "8-bit weights",
         "Recipes that were tried",
         "pruning.yaml",

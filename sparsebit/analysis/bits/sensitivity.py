@@ -121,7 +121,7 @@ def sensitivity(
         metric: ``output``: relative squared error of the model's outputs, by running it, ``len(bits)`` times the number
             of tensors. ``fisher``, ``hessian``, or a ``Curvature`` with a loss: an estimate by gradients.
         batches: how many to use.
-        progress: show a bar or not; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
     """
     if not isinstance(metric, Curvature) and metric not in get_args(Metric):
         raise SparsebitError(f"there is no metric {metric!r:.80}", expected=", ".join(get_args(Metric)))

@@ -27,7 +27,7 @@ def profile(
         qmodel: calibrated; its quantizers may be on or off, and are restored.
         data: a tensor, or batches as ``QuantModel.calibrate`` takes them.
         batches: how many of them to use; all by default.
-        progress: show a bar or not; by default on a terminal.
+        progress: whether to show progress; by default only on a terminal.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()

@@ -6,13 +6,14 @@ No code of the folder is run, nothing is downloaded, and no file outside the fol
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsebit.errors import ArtifactError
+from sparsebit.errors import ArtifactError, missing_package
 from sparsebit.graph.exclusive import replaced
 from sparsebit.storage import MANIFEST
 from sparsebit.storage.text_file import read_bytes
@@ -21,10 +22,17 @@ CONFIG, ADAPTERS, TOKENIZER = "config.json", "adapter_config.json", "tokenizer_c
 MOST_BYTES = 2**24
 
 
+def import_transformers() -> Any:
+    """The package that knows the classes of language models, or an error that says how to install it."""
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise missing_package("transformers", "a language model", extra="llm", error=error) from error
+
+
 def read_config(folder: str | os.PathLike[str]) -> Any:
     """The transformers config in a folder; no code is run, and nothing outside the folder is read."""
-    from transformers import AutoConfig
-
+    transformers = import_transformers()
     place = Path(folder)
     if (place / ADAPTERS).exists():
         raise ArtifactError(
@@ -41,7 +49,7 @@ def read_config(folder: str | os.PathLike[str]) -> Any:
     require_no_code(_read(place / CONFIG), str(place / CONFIG))
     try:
         with offline():
-            return AutoConfig.from_pretrained(place, trust_remote_code=False)
+            return transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
     except Exception as error:  # transformers raises what its config classes raise
         raise ArtifactError(
             "transformers cannot read the config", where=str(place / CONFIG), got=str(error)[:200]

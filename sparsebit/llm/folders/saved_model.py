@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError, damaged
-from sparsebit.llm.folders.folder_config import require_no_code
+from sparsebit.llm.folders.folder_config import import_transformers, require_no_code
 from sparsebit.llm.folders.source import (
     making_empty,
     put,
@@ -122,15 +122,14 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
             f"{name} is not a class of transformers",
             hint="pass the float model: LanguageModel.load(folder, model)",
         )
-    import transformers
-
+    transformers = import_transformers()
     kind = getattr(transformers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, transformers.PreTrainedModel):
         raise content.wrong("class", "a model of the installed transformers")
     require_no_code(config, content.where)
     with making_empty(stored, "the saved model", content.where):
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
-        made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
+        made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[attr-defined]
     return made.eval()
 
 

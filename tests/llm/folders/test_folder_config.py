@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparsebit.errors import ArtifactError
+from sparsebit.demo import language_model
+from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.llm.folders.folder_config import read_config, require_no_code
 from sparsebit.llm.folders.source import WeightSource, load_module
 from sparsebit.llm.tokens import read_tokenizer
@@ -109,3 +111,12 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
                 read(tmp_path)
         (tmp_path / name).unlink()
         (tmp_path / name).write_text("")
+
+
+def test_without_transformers_an_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for needs_it in (language_model, lambda: read_config(tmp_path)):
+        with pytest.raises(SparsebitError, match=r"'transformers', which is not installed\n.*\[llm\]"):
+            needs_it()
