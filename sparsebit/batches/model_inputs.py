@@ -151,7 +151,7 @@ class ModelInputs:
             >>> ModelInputs(None, {"x": 1}).call({"x": 2, "labels": 3})
             Call(args=(), kwargs={'x': 2})
         """
-        args, kwargs = as_call(data)
+        args, kwargs = Call(data) if self._positional_as_example(data) else as_call(data)
         inputs = len(self.example.args) + len(self.example.kwargs)
         if not inputs or (args and kwargs):
             return Call(args, kwargs)
@@ -236,6 +236,12 @@ class ModelInputs:
             could = {p.name for p in self._named}
             self._say(", ".join(map(repr, extra)), [n for n in extra if n in could and n not in LABELS])
         return Batch((), taken, (found,), labels)
+
+    def _positional_as_example(self, data: Any) -> bool:
+        """Whether a pair of a list and a dict is two positional arguments, as in the example, and not keywords."""
+        args, kwargs = self.example
+        pair = type(data) is tuple and len(data) == len(args) == 2 and not kwargs
+        return pair and isinstance(args[1], Mapping) and isinstance(data[1], Mapping)
 
     def _count(self, items: int) -> int:
         """How many of a tuple's items are inputs if there is no example: all but the label."""

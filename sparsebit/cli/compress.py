@@ -70,10 +70,12 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.cli.model import open_model
     from sparsebit.cli.reference import resolve_function
     from sparsebit.config import load_sconfig
-    from sparsebit.recipes import compress
+    from sparsebit.recipes import Goals, compress
     from sparsebit.report import report_search, save_report
 
     _refuse_other_search(arguments.output, arguments.resume)
+    if not arguments.metric:
+        Goals(max_drop=arguments.max_drop).require_share()
     metric, prune = open_metric(arguments), load_sconfig(arguments.prune) if arguments.prune else None
     finetune = resolve_function(arguments.finetune, "function") if arguments.finetune else None
     model, data = open_model(arguments), open_data(arguments)

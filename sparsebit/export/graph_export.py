@@ -63,7 +63,7 @@ class Exported:
     tensors: tuple[str, ...]  # quantized, by name
     bytes: int
     seconds: float
-    attempts: tuple[str, ...] = ()  # engines that failed before the one that worked
+    attempts: tuple[str, ...] = ()  # what failed before; if the batch is fixed, the reason is the first
     rewrites: dict[str, int] = field(default_factory=dict)
     markers: Markers = field(default_factory=Markers, repr=False)
     quantized: bool = True  # whether the model's quantizers were to be written
@@ -153,6 +153,11 @@ def export_graph(
             request.choices, refused = possible_axes(request)
             fix_sizes(request)
             translation = translate(request, engine)
+        # the reasons of the batch alone stand before those of the batch and the sequence
+        batch_refused = request.choices == [{}]
+        failed = (
+            [*refused[::-1], *translation.attempts] if batch_refused else [*translation.attempts, *refused]
+        )
         model = translation.model
         strip_prefix(model)
         lowered, rewrites = bring_into_form(
@@ -172,7 +177,7 @@ def export_graph(
             tensors=tuple(lowered),
             bytes=sum(file.stat().st_size for file in draft.files),
             seconds=time.perf_counter() - started,
-            attempts=(*_fixed_batches(proven), *refused, *translation.attempts),
+            attempts=(*_fixed_batches(proven), *failed),
             rewrites=rewrites,
             markers=markers,
             quantized=quantized,

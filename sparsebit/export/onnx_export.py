@@ -24,8 +24,11 @@ from sparsebit.export.proof.tensorrt import Finding, check_tensorrt
 from sparsebit.export.translate.axes import DynamicAxes
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.graph.capture import capture
+from sparsebit.graph.capture.unwrap import without_wrappers
 from sparsebit.graph.passes import FOLD, SIMPLIFY, run_passes
+from sparsebit.quantization.quantized_module import QuantizedModule
 from sparsebit.runtime.session import RUNTIMES
+from sparsebit.sparse import SparseModel
 from sparsebit.targets import TARGETS
 
 logger = logging.getLogger(__name__)
@@ -103,6 +106,8 @@ def export_onnx(
         ExportError: if the model cannot be written, or the file computes something else.
     """
     path = as_path(name, "export_onnx(model, dummy_data, 'model.onnx')")
+    if isinstance(model, nn.Module):
+        model = without_wrappers(model)
     inputs = ModelInputs.of(model)
     args, kwargs = inputs.call(dummy_data)
     compared = [Call(args, kwargs)]
@@ -170,15 +175,13 @@ def _refuse_errors(findings: Sequence[Finding], path: Path, *, strict: bool) -> 
 
 def graph_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
     """The graph that is exported: of a quantized or pruned model, the captured model itself, or a capture of it."""
+    model = without_wrappers(model) if isinstance(model, nn.Module) else model
+    if isinstance(model, QuantizedModule):
+        return model.folded()  # batch norm may have been kept for training
+    if isinstance(model, SparseModel):
+        model = model.shrink()
     if isinstance(model, GraphModule):
         return model
-    folded = getattr(model, "folded", None)
-    if folded is not None:  # a quantized model whose batch norm was kept for training
-        graph: GraphModule = folded()
-        return graph
-    inner = getattr(model, "model", None)
-    if isinstance(inner, GraphModule):
-        return inner
     require_dense(args, kwargs)
     captured = capture(model, args, dict(kwargs))
     run_passes(captured, SIMPLIFY + FOLD)

@@ -21,6 +21,7 @@ from sparsebit.graph.digest import graph_digest
 from sparsebit.processes import failing_together, rank
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
+from sparsebit.quantization.build import require_float_model
 from sparsebit.quantization.modules.freeze import (
     freezable_weights,
     freeze_weights,
@@ -120,6 +121,7 @@ def load_checkpoint(
     example_kwargs: Mapping[str, Any] | None = None,
 ) -> QuantModel:
     """A quantized model with the weights and scales of the folder."""
+    model = require_float_model(model)
     content, tensors = read_folder(folder, KIND, VERSION)
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))
     if example_inputs is None and example_kwargs is None:
@@ -168,7 +170,9 @@ def load_checkpoint(
     return qmodel
 
 
-def _load_switches(qmodel: QuantModel, used: Set[str], fused: Set[str], folder: object) -> None:
+def _load_switches(
+    qmodel: QuantModel, used: Set[str], fused: Set[str], folder: str | os.PathLike[str]
+) -> None:
     """Whether each quantizer is applied, once its grid is known to be right."""
     for name, quantizer in qmodel.quantizers.items():
         require_grid(quantizer, folder)
@@ -180,11 +184,18 @@ def _load_switches(qmodel: QuantModel, used: Set[str], fused: Set[str], folder: 
             raise damaged(folder, f"{name!r} has no scale")
 
 
-def require_grid(quantizer: Quantizer, folder: object) -> None:
+def require_grid(quantizer: Quantizer, folder: str | os.PathLike[str]) -> None:
     """Refuse scales and zero points that no calibration produces: NaN, infinite, zero, negative, or of another type."""
     if isinstance(quantizer, Frozen):
         spread = quantizer.zero_point.shape in ((1,), quantizer.scale.shape)
-        if (problem := quantizer.held.find_problem() if spread else "zero_point") is not None:
+        problem = quantizer.held.find_problem() if spread else "zero_point"
+        if problem == "bits":
+            raise ArtifactError(
+                f"{os.fspath(folder)!r} does not fit this model: the weight {quantizer.name!r} has another size",
+                expected=f"a model in which it is not {list(quantizer.shape)}",
+                hint="build the model with the arguments it had when it was saved",
+            )
+        if problem is not None:
             raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
         return
     if (expected := quantizer.find_problem()) is not None:

@@ -107,6 +107,8 @@ def compress(
             hint="call model.eval() first: dropout would distort the metric",
         )
     goals = Goals(max_drop=max_drop, speedup=speedup, size=size)
+    if metric is None:
+        goals.require_share()
     functions = {"metric": metric, "latency": latency, "finetune": finetune, "on_trial": on_trial}
     _require_arguments(model, functions, ratios, time_budget, seed)
     batches = list(read_batches(data))

@@ -55,6 +55,15 @@ class Goals:
                 "size: expected a fraction of the float model such as 0.25, or bytes", got=str(self.size)
             )
 
+    def require_share(self) -> None:
+        """Raise an error if the metric is accuracy, and more than all of it may be lost: 5 instead of 0.05."""
+        if self.max_drop > 1:
+            raise ConfigError(
+                "max_drop: accuracy is a number from 0 to 1, so no model could lose more",
+                expected="0.05 for five percent",
+                got=f"{self.max_drop:g}",
+            )
+
     def bytes_allowed(self, base: Measured) -> float | None:
         """The size in bytes.
 

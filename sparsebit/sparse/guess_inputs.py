@@ -6,7 +6,6 @@ model accepts are sufficient to record it. Values that depend on sizes (multiply
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
 import logging
@@ -18,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from sparsebit.errors import CaptureError, SparsebitError
 from sparsebit.graph.capture import capture
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.ops import OpCall, bind
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def guess_inputs(model: nn.Module, skip: Sequence[str] = ()) -> tuple[Tensor, ..
         if not found:
             raise _ask(model, f"no layer says which sizes {name!r} has")
         choices.append(found)
-    runner, problem = copy.deepcopy(model).eval(), "it takes no inputs"
+    runner, problem = copy_module(model).eval(), "it takes no inputs"
     for inputs in itertools.islice(itertools.product(*choices), 64):
         try:
             with torch.no_grad():

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.ops import OpCall, OpSpec, bind
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.passes.fold_computed_weights import computed_weights
 from sparsebit.numerics.finite import is_finite
 from sparsebit.sparse.stored_weight import stored_weight
 
@@ -51,6 +52,22 @@ def find_layers(gm: GraphModule) -> list[WeightedLayer]:
                 seen.add(id(weight))
                 found[tensor] = WeightedLayer(_layer_name(call, tensor), node, call, tensor, axes)
     return list(found.values())
+
+
+def layers_without_parameter(gm: GraphModule) -> Iterator[tuple[str, int, str]]:
+    """Layers whose weights no mask can hold: their names, their numbers of weights, and the reason."""
+    for node, sources in computed_weights(gm).items():
+        call = bind(gm, node)
+        if call is None or call.spec.macs is None or any(True for _ in _weights(call)):
+            continue
+        weight = call.arguments[call.spec.weight or ""]
+        assert isinstance(weight, Node), node
+        yield (
+            str(node.meta.get("module_path") or node.name),
+            weight.meta["value"].numel,
+            f"its weight is computed from {' and '.join(sources)}; make it a parameter first, "
+            "as remove_parametrizations and remove_weight_norm do",
+        )
 
 
 def _weights(call: OpCall) -> Iterator[tuple[str, tuple[int, int]]]:

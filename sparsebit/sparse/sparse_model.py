@@ -18,6 +18,7 @@ from sparsebit.errors import refuse_pickle
 from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.trace import tensors_of
@@ -83,7 +84,7 @@ class SparseModel(nn.Module):
     ) -> None:
         super().__init__()
         model, self.cfg = unwrap(model), parse_sconfig(config)
-        self.__dict__["original"] = copy.deepcopy(model) if copy_model else model
+        self.__dict__["original"] = copy_module(model) if copy_model else model
         self.inputs = ModelInputs(model, example_inputs, example_kwargs)
         self.examples: Call = self.inputs.example
         self.sizes_known = any(self.examples)

@@ -15,6 +15,7 @@ from torch import nn
 
 from sparsebit.batches import fitting_example
 from sparsebit.errors import GraphError, with_article
+from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.origin import Origin, described_example
 from sparsebit.sparse.shrink.forms import origin_of
@@ -65,6 +66,7 @@ def load(
         example_inputs: to record the model with; without any, zeros of the sizes that were used when it was saved.
         example_kwargs: likewise.
     """
+    model = unwrap(model)
     content, tensors = read_folder(folder, KIND, VERSION)
     form, kept = content.text("form"), tensors.get("kept", {})
     state = with_aliases(tensors.get("state", {}), content.names("aliases"))

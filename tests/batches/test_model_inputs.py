@@ -82,6 +82,7 @@ def test_inputs_are_told_by_the_example_or_the_signature(
         (None, {"a": X, "labels": Y}, {"a": X, "labels": Y}, ((), {"a": X, "labels": Y})),
         (two, {"image": X, "meta": X}, (X, Y), ((X, Y), {})),
         (None, (X,), ((X,), {"b": Y}), ((X,), {"b": Y})),
+        (None, ([X], {"b": X}), ([Y], {"b": Y}), (([Y], {"b": Y}), {})),
         (optional, None, (X, Y), ((X, Y), {})),
         (None, None, {"a": X, "labels": Y}, ((), {"a": X, "labels": Y})),
     ],

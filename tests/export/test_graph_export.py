@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit import capture
 from sparsebit.errors import RegistryError
-from sparsebit.export import ExportError, export_graph
+from sparsebit.export import ExportError, export_graph, graph_export
 from sparsebit.export.forms.target_form import KEY
 from tests.export.nets import Residual, Tokens, close, config, initializers, op_types, quantized, run_file
 
@@ -111,6 +111,31 @@ def test_a_graph_that_takes_one_batch_alone_says_so(tmp_path: Path) -> None:
     assert done.attempts[0].startswith("the batch of 'x' is fixed: ")
     said = "batch: fixed, the file accepts only inputs of the example's size: the batch of 'x' is fixed: "
     assert said in str(done)
+
+
+class Counted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.arange(torch.numel(x))
+
+
+def test_a_number_of_elements_stays_free(tmp_path: Path) -> None:
+    x, more = torch.randn(3), torch.randn(5)
+    done = export_graph(capture(Counted(), x), (x,), path=tmp_path / "net.onnx")
+    assert done.axes == {"x": {0: "batch"}}
+    assert close(run_file(done.path, more)[0], Counted()(more), 1e-6)
+
+
+def test_a_fixed_batch_is_explained_by_the_reason_of_the_batch_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = [
+        "the graph does not run with another batch and sequence",
+        "the graph does not run with another batch",
+    ]
+    monkeypatch.setattr(graph_export, "possible_axes", lambda request: ([{}], refused))
+    x = torch.randn(2, 4)
+    done = export_graph(capture(nn.Linear(4, 3).eval(), x), (x,), path=tmp_path / "net.onnx")
+    assert str(done).endswith(refused[1])
 
 
 class Text(nn.Module):

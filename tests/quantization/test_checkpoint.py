@@ -146,8 +146,10 @@ def test_damaged_codes_are_refused(tmp_path: Path) -> None:
     held = next(q for q in qmodel.quantizers.values() if isinstance(q, Frozen))
     held.packed = held.packed[:-1]
     qmodel.save(tmp_path / "saved")
-    with pytest.raises(ArtifactError, match=r"is damaged: bits does not fit"):
+    with pytest.raises(ArtifactError, match=r"does not fit this model: the weight '.*' has another size"):
         QuantModel.load(tmp_path / "saved", residual(seed=1))
+    with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module\n +got: a NoneType"):
+        QuantModel.load(tmp_path / "saved", None)  # type: ignore[arg-type]
 
 
 # Weights under one name and two, recurrent ones, running statistics, keywords, functions torch does not name.

@@ -57,6 +57,10 @@ def test_mistakes_are_told_before_any_work(net: nn.Module, batches: Batches) -> 
     for wrong in ({"max_drop": -1.0}, {"speedup": 0.0}, {"size": -2.0}):
         with pytest.raises(SparsebitError, match=f"{next(iter(wrong))}: expected"):
             compress(net, batches, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(
+        SparsebitError, match=r"max_drop: accuracy is a number from 0 to 1[^~]*0.05 for five percent"
+    ):
+        compress(net, batches, max_drop=5)
     for broken in (
         {"time_budget": -1.0},
         {"time_budget": "9"},

@@ -160,6 +160,12 @@ def test_an_ordinary_model_is_refused(tmp_path: Path) -> None:
         save(nn.Linear(2, 2), tmp_path)
 
 
+def test_a_class_is_no_model_to_load_into(tmp_path: Path) -> None:
+    pruned().save(tmp_path)
+    with pytest.raises(SparsebitError, match=r"pass an object of the class: Residual\("):
+        SparseModel.load(tmp_path, Residual)  # type: ignore[arg-type]
+
+
 def test_saving_again_replaces(tmp_path: Path) -> None:
     smodel = pruned()
     smodel.save(tmp_path)

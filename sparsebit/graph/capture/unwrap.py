@@ -16,7 +16,8 @@ from sparsebit.errors import CaptureError, with_article
 def unwrap(model: Any) -> nn.Module:
     """The module itself, if it can be captured.
 
-    A class that already contains a graph says so in ``why_not_capture``, a text for the user.
+    A class that already contains a graph says so in ``why_not_capture``, a text for the user. It is refused inside
+    another module too, whose graph would consist of the arithmetic of its quantizers.
 
     Raises:
         CaptureError: one message for each kind of wrong object.
@@ -32,19 +33,19 @@ def unwrap(model: Any) -> nn.Module:
             got=with_article(type(model).__name__),
             hint=how_to_get_module(model),
         )
-    inner = _inside(model)
-    if inner is not None:
-        return unwrap(inner)
-    if isinstance(model, torch.jit.ScriptModule):
+    inner = without_wrappers(model)
+    if isinstance(inner, torch.jit.ScriptModule):
         raise CaptureError(
             "a TorchScript module has no Python code to record",
-            got=type(model).__name__,
+            got=type(inner).__name__,
             hint="pass the module that was given to torch.jit.script or torch.jit.trace",
         )
-    reason = getattr(model, "why_not_capture", None)
-    if isinstance(reason, str):
-        raise CaptureError(f"{with_article(type(model).__name__)} cannot be captured again", hint=reason)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+    for name, module in inner.named_modules():
+        reason = getattr(module, "why_not_capture", None)
+        if isinstance(reason, str):
+            kind = with_article(type(module).__name__)
+            raise CaptureError(f"{kind} cannot be captured again", where=name or None, hint=reason)
+    for name, tensor in [*inner.named_parameters(), *inner.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
             raise CaptureError(
                 f"parameter {name!r} has no shape yet",
@@ -55,7 +56,7 @@ def unwrap(model: Any) -> nn.Module:
                 f"{name!r} was created in torch.inference_mode() and cannot be used outside it",
                 hint="build and load the model outside of inference mode",
             )
-    return model
+    return inner
 
 
 def how_to_get_module(wrong: object) -> str | None:
@@ -67,6 +68,18 @@ def how_to_get_module(wrong: object) -> str | None:
     if isinstance(wrong, str | os.PathLike | Mapping):
         return "build the model and load its weights into it: model.load_state_dict(...)"
     return "wrap a function in a module whose forward calls it" if callable(wrong) else None
+
+
+def without_wrappers(model: nn.Module) -> nn.Module:
+    """The module inside all wrappers that compile or distribute it.
+
+    Example:
+        >>> without_wrappers(nn.DataParallel(nn.Linear(2, 2)))
+        Linear(in_features=2, out_features=2, bias=True)
+    """
+    while (inner := _inside(model)) is not None:
+        model = inner
+    return model
 
 
 def _inside(model: nn.Module) -> nn.Module | None:

@@ -74,6 +74,17 @@ def fold_computed_weights(gm: GraphModule) -> int:
     return len(stored)
 
 
+def computed_weights(gm: GraphModule) -> dict[Node, list[str]]:
+    """The layers whose weight is computed only from parameters, and the names of these parameters."""
+    found = {node: weight for node in gm.graph.nodes if (weight := _computed_weight(gm, node)) is not None}
+    written = written_tensors(gm) if found else ()
+    return {
+        node: [str(source.target) for source in _sources([weight]) if source.op == "get_attr"]
+        for node, weight in found.items()
+        if _is_fixed(gm, weight, written)
+    }
+
+
 def _is_fixed(gm: GraphModule, value: Node, written: Container[str]) -> bool:
     """Whether a value is the same in every call: it depends on no input, random number or changed buffer."""
     for node in _sources([value]):

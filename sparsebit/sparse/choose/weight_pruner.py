@@ -21,7 +21,7 @@ from sparsebit.sparse.choose.masks import (
 from sparsebit.sparse.choose.pruner import Latency, Pruner, Ratio, ReportRow
 from sparsebit.sparse.choose.scores import score_blocks, score_weights
 from sparsebit.sparse.evidence.statistic import Evidence
-from sparsebit.sparse.layers import WeightedLayer, makes_outputs
+from sparsebit.sparse.layers import WeightedLayer, layers_without_parameter, makes_outputs
 
 
 class WeightPruner(Pruner):
@@ -77,7 +77,11 @@ class WeightPruner(Pruner):
 
     def rows(self, kept: Mapping[str, Tensor]) -> list[ReportRow]:
         """Weights before and after."""
-        return [
+        computed = [
+            ReportRow(name=name, before=count, after=count, note=reason)
+            for name, count, reason in layers_without_parameter(self.gm)
+        ]
+        return computed + [
             ReportRow(
                 name=layer.name if layer.tensor.endswith(".weight") else layer.tensor,
                 before=kept[layer.tensor].numel(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Literal, get_args
@@ -14,6 +13,7 @@ from sparsebit.batches import Call
 from sparsebit.errors import GraphError, with_article
 from sparsebit.graph.capture import CapturedModule
 from sparsebit.graph.capture.snapshot import undisturbed
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.digest import graph_digest
 from sparsebit.sparse.choose.channel_pruner import ChannelPruner
 from sparsebit.sparse.choose.pruner import Pruner
@@ -54,7 +54,7 @@ def make_smaller(
     _require_flags(pruner, kept)
     small: nn.Module
     if not isinstance(pruner, ChannelPruner):
-        small = copy.deepcopy(pruner.gm if form == "graph" else original)
+        small = copy_module(pruner.gm if form == "graph" else original)
         for name, mask in pruner.tensor_masks(kept).items():
             held = small.get_parameter(name)
             hold(held, mask.to(held.device))

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.ops.spec import place
 from sparsebit.sparse.shrink.graph import cut_tensors, flatten_recurrent
 from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
@@ -56,7 +57,7 @@ def shrink_module(
 
 def apply_plan(model: nn.Module, plan: ShrinkPlan, attributes: Attributes | None = None) -> nn.Module:
     """A copy of the model with smaller tensors and layers, without checks; used to rebuild a saved model."""
-    shrunk = copy.deepcopy(model, cut_tensors(model, plan))
+    shrunk = copy_module(model, cut_tensors(model, plan))
     modules = dict(shrunk.named_modules(remove_duplicate=False))
     for wanted in (plan.modules, attributes or {}):
         for path, values in wanted.items():
@@ -129,6 +130,6 @@ def output_difference(
 
 
 def _run(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    model = copy.deepcopy(model).eval()  # a run may change buffers
+    model = copy_module(model).eval()  # a run may change buffers
     given, named = copy.deepcopy((tuple(args), kwargs))
     return [leaf for leaf in pytree.tree_leaves(model(*given, **named)) if isinstance(leaf, Tensor)]

@@ -296,7 +296,7 @@ class Recorder(TorchFunctionMode):
         tensor = args[0]
         if name in ("numel", "nelement"):
             value = tensor.numel()
-            expression = Expression(torch.numel, (self.tape.node_of(tensor),), value)
+            expression = Expression(Tensor.numel, (self.tape.node_of(tensor),), value)
             return SizeInt.of(value, expression, self)
         if name == "__len__":
             size = self._size(tensor, 0) if tensor.dim() else func(*args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import copy
 import inspect
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from sparsebit.graph.capture.report import CaptureReport, Note
 from sparsebit.graph.capture.sizes.numbers import SizeFloat, SizeInt
 from sparsebit.graph.capture.snapshot import Snapshot, undisturbed
 from sparsebit.graph.capture.source import source_of_error
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.exclusive import in_this_thread, without_warnings
 
 
@@ -213,7 +213,7 @@ class Runs:
     def _on_cpu(self) -> Runs:
         if self._copy is None:
             try:
-                model = copy.deepcopy(self.model).to("cpu")
+                model = copy_module(self.model).to("cpu")
             except Exception as error:  # a module may hold objects that cannot be copied
                 raise CaptureError(
                     f"other sizes are tried on a copy of the model on the CPU, and it cannot be copied: {error}",
