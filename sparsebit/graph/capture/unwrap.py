@@ -43,7 +43,7 @@ def unwrap(model: Any) -> nn.Module:
     for name, module in inner.named_modules():
         reason = getattr(module, "why_not_capture", None)
         if isinstance(reason, str):
-            kind = with_article(type(module).__name__)
+            kind = with_article(module._get_name())
             raise CaptureError(f"{kind} cannot be captured again", where=name or None, hint=reason)
     for name, tensor in [*inner.named_parameters(), *inner.named_buffers()]:
         if isinstance(tensor, UninitializedParameter | UninitializedBuffer):
