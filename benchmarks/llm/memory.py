@@ -1,11 +1,11 @@
 """How much memory does it take to quantize a 7B model from its folder, block by block?
 
 Writes a folder with the shapes of Llama-2-7B and random weights, but only a few of its 32 blocks, quantizes it
-streamed, and reads the peak of resident memory behind every block. What one more block adds is its packed weights; the
-rest is the same for any number, so the peak for 32 blocks is the last one measured and the packed weights of the
+streamed, and reads resident memory behind every block, now and at its peak. What one more block adds is what stays
+resident behind the last measured blocks, so the peak for 32 blocks is the last one measured and so much for each of the
 others: extrapolated, and called so.
 
-    python -m benchmarks.llm.memory --blocks 3 --out benchmarks/llm/results/memory.json
+    python -m benchmarks.llm.memory --blocks 5 --out benchmarks/llm/results/memory.json
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sparsebit.llm import quantize_blocks
 
 BLOCKS = 32
 GOAL = 20 * 10**9
+PAGE = resource.getpagesize()
 SIZES = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}
 
 
@@ -86,6 +87,7 @@ def quantize(folder: str, samples: int, length: int) -> None:
             rows.append(
                 {
                     "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                    "resident_bytes": int(Path("/proc/self/statm").read_text().split()[1]) * PAGE,
                     "packed_bytes": sum(held.nbytes for held in self.weights.values()),
                     "cpu_seconds": now[0] - before[0],
                     "seconds": now[1] - before[1],
@@ -119,9 +121,16 @@ def measure(blocks: int, samples: int, length: int, place: str | None) -> list[d
 def main() -> None:
     """Measure, extrapolate and write."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--blocks", type=int, default=3, help="how many blocks are measured")
-    parser.add_argument("--samples", type=int, default=8)
-    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument(
+        "--blocks",
+        type=int,
+        default=5,
+        choices=range(3, BLOCKS + 1),
+        metavar="N",
+        help="how many are measured (5)",
+    )
+    parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--place", help="folder for the temporary model")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -132,6 +141,8 @@ def main() -> None:
     rows = measure(given.blocks, given.samples, given.length, given.place)
     last = rows[-1]
     missing = BLOCKS - len(rows)
+    # The first two blocks also fill what is allocated once, such as statistics that later blocks reuse.
+    grown = (last["resident_bytes"] - rows[1]["resident_bytes"]) / (len(rows) - 2)
     result = {
         "question": "peak resident memory of quantizing a model of Llama-2-7B's shapes from its folder, streamed",
         "goal_bytes": GOAL,
@@ -140,9 +151,10 @@ def main() -> None:
         "measured behind each block": rows,  # cpu_seconds and seconds are of that block alone
         "extrapolated": {
             "blocks": BLOCKS,
-            "peak_bytes": last["peak_bytes"] + missing * last["packed_bytes"] / len(rows),
+            "peak_bytes": last["peak_bytes"] + missing * grown,
+            "bytes_by_block": grown,
             "cpu_seconds": sum(row["cpu_seconds"] for row in rows) / len(rows) * BLOCKS,
-            "how": "the last measured peak and the packed weights of the blocks that are missing; mean time by block",
+            "how": "the last measured peak and what each block from the third on left resident; mean time by block",
         },
         **describe(0, ("torch", "transformers")),
     }
