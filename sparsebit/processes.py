@@ -19,6 +19,10 @@ from torch import Tensor
 from sparsebit.errors import SparsebitError
 
 
+# Its errors have no type of their own; the second is what it says of a connection that it has closed itself.
+_GLOO = ("gloo", "pair closure")
+
+
 class ProcessError(SparsebitError):
     """Another process of the run has failed or has ended."""
 
@@ -168,7 +172,7 @@ def answered() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not isinstance(error, dist.DistError) and not any(word in str(error) for word in _GLOO):
             raise
         raise ProcessError(
             "another process of this run has ended, or does not answer",
