@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 
-
 # Its errors have no type of their own; the second is what it says of a connection that it has closed itself.
 _GLOO = ("gloo", "pair closure")
 
