@@ -18,6 +18,9 @@ from torch import Tensor
 
 from sparsebit.errors import SparsebitError
 
+# Its errors have no type of their own; the second is what it says of a connection that it has closed itself.
+_GLOO = ("gloo", "pair closure")
+
 
 class ProcessError(SparsebitError):
     """Another process of the run has failed or has ended."""
@@ -54,7 +57,7 @@ def gather_values(value: Any) -> list[Any]:
     if not is_distributed():
         return [value]
     gathered: list[Any] = [None] * world_size()
-    with _answered():
+    with answered():
         dist.all_gather_object(gathered, value)
     if not isinstance(value, _Failure):
         for number, found in enumerate(gathered):
@@ -71,7 +74,7 @@ def gather_tensor(tensor: Tensor) -> list[Tensor]:
         return [tensor]
     tensor = tensor.contiguous()
     gathered = [torch.empty_like(tensor) for _ in range(world_size())]
-    with _answered():
+    with answered():
         dist.all_gather(gathered, tensor)
     return gathered
 
@@ -150,7 +153,7 @@ def failing_together() -> Iterator[None]:
 
 def _reduce(tensors: Iterable[Tensor], how: str) -> None:
     if is_distributed():
-        with _answered():
+        with answered():
             for tensor in tensors:
                 dist.all_reduce(tensor, op=getattr(dist.ReduceOp, how))
 
@@ -158,16 +161,18 @@ def _reduce(tensors: Iterable[Tensor], how: str) -> None:
 def _broadcast(tensor: Tensor, source: int) -> None:
     """Broadcast into ``tensor``, which is contiguous; as bytes, because back-ends do not support every type."""
     if is_distributed() and tensor.numel():
-        with _answered():
+        with answered():
             dist.broadcast(tensor.detach().view(-1).view(torch.uint8), source)
 
 
 @contextlib.contextmanager
-def _answered() -> Iterator[None]:
-    """Wraps calls that wait for other processes: a lost process raises one of our errors."""
+def answered() -> Iterator[None]:
+    """Wraps work that waits for other processes: if one is lost, the error says so; other errors are not changed."""
     try:
         yield
     except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not any(word in str(error) for word in _GLOO):
+            raise
         raise ProcessError(
             "another process of this run has ended, or does not answer",
             where=f"rank {rank()} of {world_size()}",

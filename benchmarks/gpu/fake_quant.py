@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
+from sparsebit.config import TensorSpec
 from sparsebit.kernels.fake_quant import snap_fused
-from sparsebit.numerics import CodeType, Layout
+from sparsebit.numerics import CodeType, Layout, snapping
 from sparsebit.numerics.layout import align, row_count
 from sparsebit.numerics.snapping import snap, snap_plain
+from sparsebit.quantization.quantizers import PACT
 
 PASSES = 5  # forward: read x, write y; backward: read x and the gradient, write the gradient of x
 LAYOUTS = {
@@ -166,8 +169,6 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iter
 
     From a CUDA graph, which is the time of the kernels, and called one by one, which adds the work of the host.
     """
-    from dataclasses import replace
-
     for name, base in TIMED.items():
         for dtype in (torch.float32, torch.bfloat16):
             case = replace(base, dtype=dtype, factor=0.01)
@@ -210,3 +211,31 @@ def measure(copy_bytes_per_second: float, time_of: Callable[..., float]) -> Iter
                 yield row
             del x, grad
             torch.cuda.empty_cache()
+    yield from measure_pact(copy_bytes_per_second, time_of)
+
+
+def measure_pact(
+    copy_bytes_per_second: float, time_of: Callable[..., float], device: str = "cuda"
+) -> Iterator[dict[str, Any]]:
+    """The same for a clip with a learned end, of a large activation."""
+    name = "activation 64x256x56x56 per tensor"
+    for dtype in (torch.float32, torch.bfloat16):
+        x, grad, _, _ = replace(TIMED[name], dtype=dtype).make(device)
+        x.requires_grad_()
+        quantizer = PACT("it", "A", TensorSpec(quantizer="pact", bits=4, symmetric=False)).to(device)
+        floor = PASSES * x.numel() * x.element_size() / copy_bytes_per_second * 1e6
+        row: dict[str, Any] = {
+            "case": f"PACT {name}",
+            "dtype": str(dtype)[6:],
+            "learned": True,
+            "floor_us": floor,
+        }
+
+        def step(x: Tensor = x, grad: Tensor = grad, quantizer: PACT = quantizer) -> None:
+            torch.autograd.grad(quantizer.snap(x), [x, quantizer.alpha], grad)
+
+        for label in ("fused", "plain"):
+            with mock.patch.object(snapping, "USE_KERNELS", label == "fused"):
+                row[f"{label}_eager_us"], row[f"{label}_us"] = time_of(step), time_of(step, graph=True)
+            row[f"{label}_over_floor"] = row[f"{label}_us"] / floor
+        yield row

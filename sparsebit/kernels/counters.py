@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ class _Counters:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._of_stream: dict[int, Tensor] = {}
+        self._made: list[
+            Tensor
+        ] = []  # too small ones too: a kernel on another stream may still be counting in them
         self._reserved = self._zeros(self.RESERVED)
         self._used = 0
 
@@ -32,17 +35,17 @@ class _Counters:
         This thread may be using the memory pool of a CUDA graph (``torch.compile`` with ``mode="reduce-overhead"``), in
         which nothing may be kept.
         """
-        made = []
 
-        def make() -> None:
-            made.append(torch.zeros(count, dtype=torch.int32, device=self._device))
+        def make() -> Tensor:
+            zeros = torch.zeros(count, dtype=torch.int32, device=self._device)
             if self._device.type == "cuda":
                 torch.cuda.default_stream(self._device).synchronize()
+            return zeros
 
-        thread = threading.Thread(target=make)
-        thread.start()
-        thread.join()
-        return made[0]
+        with ThreadPoolExecutor(1) as thread:
+            made = thread.submit(make).result()
+        self._made.append(made)
+        return made
 
     def take(self, count: int) -> Tensor:
         """At least ``count`` counters for a call on the current stream."""

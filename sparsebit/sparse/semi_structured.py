@@ -93,7 +93,8 @@ def use_sparse_kernels(
         model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are considered.
         example_inputs, example_kwargs: the arguments of one call, of the size that the model will be used with.
         int8: also measure products in int8, and use them where they are the fastest. They round weights by output and
-            inputs by vector, so results change: evaluate the model afterwards.
+            inputs by vector, so results change: evaluate the model afterwards. Layers with hooks, and layers whose
+            attributes the model reads, such as ``layer.weight.dtype``, are left out.
 
     Returns:
         Every linear layer with its times and the choice; print it.
@@ -112,6 +113,11 @@ def use_sparse_kernels(
         example_inputs,
         example_kwargs,
     )
+    bare = (
+        find_bare(model, {name: found[name] for name in vectors}, example_inputs, example_kwargs)
+        if int8
+        else ()
+    )
     layers = []
     for name, module in found.items():
         shape = tuple(module.weight.shape)
@@ -120,7 +126,7 @@ def use_sparse_kernels(
         elif not vectors[name]:
             layers.append(SparseLinear(name, shape, reason="dense: the example does not use it"))
         else:
-            layers.append(_choose(model, name, module, vectors[name], int8))
+            layers.append(_choose(model, name, module, vectors[name], int8=name in bare))
     return SparseKernelReport(tuple(layers))
 
 
@@ -183,6 +189,46 @@ def count_vectors(
         for handle in handles:
             handle.remove()
     return seen
+
+
+class _Watched(nn.Module):
+    """Stands in for a layer, and notes when its attributes are read."""
+
+    def __init__(self, layer: nn.Module, note: Callable[[], None]) -> None:
+        super().__init__()
+        self.__dict__.update(layer=layer, note=note)  # the layer is no child of it
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.layer(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        self.note()
+        return getattr(self.layer, name)
+
+
+def find_bare(
+    model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> set[str]:
+    """The layers that have no hooks, and that the model does nothing with but call them."""
+    bare = {
+        name for name, layer in layers.items() if not layer._forward_hooks and not layer._forward_pre_hooks
+    }
+    watched = {layers[name]: _Watched(layers[name], functools.partial(bare.discard, name)) for name in bare}
+    places = [
+        (parent, own, watched[child])
+        for parent in model.modules()
+        for own, child in parent._modules.items()
+        if child in watched
+    ]
+    try:
+        for parent, own, one in places:
+            parent._modules[own] = one
+        with evaluating(model), torch.no_grad():
+            model(*inputs, **kwargs)
+    finally:
+        for parent, own, one in places:
+            parent._modules[own] = one.layer
+    return bare
 
 
 def compress(weight: Tensor) -> Tensor:

@@ -117,6 +117,36 @@ def test_int8_where_it_is_allowed_and_the_fastest(on_a_gpu: Callable[..., list[A
     assert layer.used and layer.int8_us is None  # nothing can stand in its place
 
 
+def test_int8_only_where_the_model_does_nothing_but_call_the_layer(
+    on_a_gpu: Callable[..., list[Any]],
+) -> None:
+    class Net(nn.Module):
+        """Of both layers of torch's encoder, torch reads the weights; the last layer has a hook."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+            self.called, self.hooked = nn.Linear(64, 64), nn.Linear(64, 64)
+            self.hooked.register_forward_hook(lambda *_: None)
+            for layer in (self.encoder.linear1, self.encoder.linear2, self.called, self.hooked):
+                layer.weight.data = prune(layer.weight.data)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.hooked(self.called(self.encoder(x)))
+
+    on_a_gpu({64: (30.0, 20.0, 10.0), 128: (30.0, 20.0, 10.0)})
+    model, x = Net().eval(), torch.randn(2, 5, 64)
+    report = use_sparse_kernels(model, x, int8=True)
+    assert [layer.layer for layer in report.layers if layer.int8] == ["called"]
+    assert [layer.layer for layer in report.layers if layer.used and not layer.int8] == [
+        "encoder.linear1",
+        "encoder.linear2",
+        "hooked",
+    ]
+    with torch.no_grad():
+        assert model(x).shape == x.shape
+
+
 def test_sizes_that_the_kernels_refuse_stay_dense_with_the_reason(
     on_a_gpu: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

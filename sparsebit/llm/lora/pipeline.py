@@ -12,7 +12,6 @@ import itertools
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.llm.blocks.route import find_route
 from sparsebit.llm.lora.processes import adapters, next_token_loss
 from sparsebit.llm.weights.uses import Enough
+from sparsebit.processes import answered, gather_values, share_tensors, sum_tensors, take_from_first
 
 
 class BlockStage(nn.Module):
@@ -86,8 +86,7 @@ class BlockPipeline:
                 "a pipeline needs adapters in the blocks of every process, and none outside the blocks",
                 hint="add_lora(model, layers=('*_proj',)), or pipeline=False",
             )
-        for parameter in adapters(model):  # they start from random numbers, which differ between processes
-            dist.broadcast(parameter.data, 0)
+        take_from_first(adapters(model))  # they start from random numbers, which differ between processes
         self._rank, self._world, self.parameters = rank, world, self._every[rank]
         device = self.parameters[0].device
         self._device = device
@@ -103,26 +102,26 @@ class BlockPipeline:
         losses: list[Tensor] = []
         last = self._rank == self._world - 1
         target: dict[str, Any] = {"target": rows, "losses": losses} if last else {}
-        if self._rank == 0:
-            self._schedule.step(rows, **target, return_outputs=False)
-        else:
-            self._schedule.step(ids=rows, **target, return_outputs=False)
-        loss = torch.stack(losses).mean().detach() if last else torch.zeros((), device=self._device)
-        dist.broadcast(loss, self._world - 1)
-        return float(loss)
+        with answered():
+            if self._rank == 0:
+                self._schedule.step(rows, **target, return_outputs=False)
+            else:
+                self._schedule.step(ids=rows, **target, return_outputs=False)
+        return float(gather_values(float(torch.stack(losses).mean()) if last else 0.0)[-1])
 
     def gradient_norm(self) -> Tensor:
         """The norm over all processes."""
         own = torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         squared = own.square()
-        dist.all_reduce(squared)
+        sum_tensors([squared])
         return squared.sqrt()
 
     def share(self) -> None:
         """Each process sends the adapters of its blocks to all others."""
-        for owner, parameters in enumerate(self._every):
-            for parameter in parameters:
-                dist.broadcast(parameter.data, owner)
+        first = sum(map(len, self._every[: self._rank]))
+        own = {first + index: parameter.data for index, parameter in enumerate(self.parameters)}
+        for parameter, sent in zip(itertools.chain(*self._every), share_tensors(own), strict=True):
+            parameter.data.copy_(sent)
 
 
 def divide_blocks(count: int, world: int) -> list[range]:

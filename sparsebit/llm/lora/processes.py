@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import logits_of, run_model
 from sparsebit.llm.lora.attach import lora_layers
+from sparsebit.processes import gather_values, rank, sum_tensors, take_from_first, world_size
 
 
 class Update(Protocol):
@@ -45,21 +47,21 @@ class WholeModel:
             raise SparsebitError(f"a batch of {batch} cannot be divided among {world} processes")
         self._model, self._rank, self._world = model, rank, world
         self.parameters = adapters(model)
-        if world > 1:
-            for parameter in self.parameters:  # their random numbers differ between processes
-                dist.broadcast(parameter.data, 0)
+        take_from_first(self.parameters)  # their random numbers differ between processes
 
     def backward(self, rows: Tensor) -> float:
         """Gradients and loss are averaged over the processes."""
         mine = rows[self._rank :: self._world].to(self.parameters[0].device)
         loss = next_token_loss(logits_of(run_model(self._model, mine)), mine)
         loss.backward()
-        seen = loss.detach().clone()
-        if self._world > 1:
-            for tensor in (*(p.grad for p in self.parameters if p.grad is not None), seen):
-                dist.all_reduce(tensor)
-                tensor /= self._world
-        return float(seen)
+        reached = [parameter.grad is not None for parameter in self.parameters]
+        losses, everywhere = zip(*gather_values((float(loss.detach()), reached)), strict=True)
+        for parameter, known in zip(self.parameters, zip(*everywhere, strict=True), strict=True):
+            if any(known):  # an expert that no token of this process reached, but one of another
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                sum_tensors([parameter.grad])
+                parameter.grad /= self._world
+        return math.fsum(losses) / self._world
 
     def gradient_norm(self) -> Tensor:
         """The same in every process."""
@@ -85,7 +87,7 @@ def join_processes(model: nn.Module) -> tuple[int, int]:
         device = adapters(model)[0].device
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_leave_processes)
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    return rank(), world_size()
 
 
 def _leave_processes() -> None:

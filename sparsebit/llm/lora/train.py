@@ -17,6 +17,7 @@ from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
 from sparsebit.llm.lora.processes import Update, WholeModel, join_processes
 from sparsebit.llm.tokens import Text, as_ids, require_known, require_positions
+from sparsebit.processes import failing_together, require_same
 
 
 def train_lora(
@@ -58,15 +59,19 @@ def train_lora(
     require_positive("rate", rate)
     if not any(lora_layers(model.model)):
         raise SparsebitError("the model has no adapters", hint="add_lora(model) first")
-    ids = as_ids(data, model.tokenizer)
-    require_known(ids, model.model)
-    require_positions(length, model.model, "length=")
     rank, world = join_processes(model.model)
     step_of: Update
-    if pipeline and world > 1:
-        step_of = BlockPipeline(model.model, rank, world, batch, length)
-    else:
-        step_of = WholeModel(model.model, rank, world, batch)
+    with failing_together():
+        ids = as_ids(data, model.tokenizer)
+        require_known(ids, model.model)
+        require_positions(length, model.model, "length=")
+        shapes = [(name, one.lora_A.shape, one.lora_B.shape) for name, one in lora_layers(model.model)]
+        asked = str((steps, rate, batch, length, warmup, seed, pipeline, shapes))
+        require_same([asked, ids], "the model, the text or an argument of train_lora")
+        if pipeline and world > 1:
+            step_of = BlockPipeline(model.model, rank, world, batch, length)
+        else:
+            step_of = WholeModel(model.model, rank, world, batch)
     optimizer = torch.optim.AdamW(step_of.parameters, lr=rate, weight_decay=0.0)
     losses = []
     model.model.train()

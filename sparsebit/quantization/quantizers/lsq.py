@@ -94,7 +94,7 @@ class LSQ(Quantizer):
         """1 / sqrt(N * qmax), N values per scale, qmax relative to the zero point."""
         if torch.compiler.is_compiling():
             shared = self.values_per_scale(x)
-            if self.spec.symmetric:
+            if self.spec.symmetric and self.side == "W":  # with sizes that are fixed
                 return 1 / math.sqrt(shared * self.code.high)
             return torch.rsqrt(shared * (self.code.high - self.zero_point[:1]))
         zero_point = self.zero_point

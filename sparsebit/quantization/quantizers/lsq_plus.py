@@ -46,9 +46,14 @@ class LSQPlus(LSQ):
         scale = 2 * reach / (self.code.high - self.code.low)
         self.set_grid(torch.where(scale > 0, scale, SCALE_OF_ZEROS).float(), torch.zeros_like(scale).float())
 
-    def gradient_scale(self, x: Tensor) -> float:
+    def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values per scale, independent of the current zero point."""
-        return 1 / math.sqrt(self.values_per_scale(x) * self.code.high)
+        shared = self.values_per_scale(x) * self.code.high
+        if (
+            torch.compiler.is_compiling() and self.side == "A"
+        ):  # a number would be compiled anew for every size
+            return torch.rsqrt(shared * torch.ones_like(self.scale[:1]).detach())
+        return 1 / math.sqrt(shared)
 
     def scale_and_zero_point(self, x: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The current values, with the zero point on a code."""

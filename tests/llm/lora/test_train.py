@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.lora import add_lora, train_lora
 from sparsebit.llm.lora.attach import lora_layers
+from sparsebit.llm.lora.pipeline import BlockPipeline
+from sparsebit.llm.lora.processes import WholeModel, next_token_loss
 from sparsebit.llm.lora.train import batches
+from sparsebit.processes import ProcessError
 from tests.llm.models import sharp, tokens
 from tests.ranks import run_script
 
@@ -31,12 +35,39 @@ def trained(steps: int, rate: float, pipeline: bool = False) -> tuple[llm.Langua
 
 
 def main(folder: str) -> None:
-    """What one of two processes does."""
+    """What one of two processes does; the second leaves in the middle of its last pipeline step."""
+    rank = int(os.environ["RANK"])
     for way in WAYS:
         model, losses = trained(3, 1e-2, way == "pipeline")
-        if os.environ["RANK"] == "0":
+        if not rank:
             parts = {name: layer.lora_B.detach() for name, layer in lora_layers(model.model)}
             torch.save({"losses": losses, "parts": parts}, f"{folder}/{way}.pt")
+    messages = []
+    for data, seed in ((tokens(2048) if rank else "a text", 0), (tokens(2048), rank)):
+        try:
+            train_lora(model, data, steps=1, batch=4, length=32, seed=seed)
+        except SparsebitError as error:
+            messages.append(str(error))
+    found = {"messages": messages, "unreached": unreached(model, rank)}
+    torch.save(found, f"{folder}/{rank}.pt")
+    if rank:
+        BlockPipeline.backward = lambda *args: os._exit(0)  # type: ignore[method-assign]
+    with pytest.raises(ProcessError, match="another process of this run has ended"):
+        train_lora(model, tokens(2048), steps=1, batch=4, length=32, pipeline=True)
+
+
+def unreached(model: llm.LanguageModel, rank: int) -> tuple[list[Any], Any]:
+    """Gradients where only the second process uses the last adapter, and none that before; and its own of the last."""
+    *_, nobody, second = layers = [layer for _, layer in lora_layers(model.model)]
+    for layer in (nobody,) if rank else (nobody, second):
+        layer.forward = layer.base.forward  # type: ignore[method-assign]
+    rows = tokens(4 * 32).view(4, 32)
+    model.model.zero_grad()
+    next_token_loss(model.model(rows[rank::2]).logits, rows[rank::2]).backward()
+    own, second.lora_B.grad = second.lora_B.grad, None
+    model.model.zero_grad()
+    WholeModel(model.model, rank, 2, 4).backward(rows)
+    return [layer.lora_B.grad for layer in layers], own
 
 
 def test_the_loss_falls_and_the_base_stays() -> None:
@@ -59,6 +90,16 @@ def test_two_processes_come_to_the_result_of_one(tmp_path: Path) -> None:
         assert found["losses"] == pytest.approx(losses, rel=1e-4), way
         for name, layer in lora_layers(model.model):
             assert torch.allclose(found["parts"][name], layer.lora_B, atol=1e-4), (way, name)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    for found in (first, second):
+        missing, different = found["messages"]
+        assert "text needs a tokenizer" in missing and ("on another process" in missing) == (found is second)
+        assert different.startswith(
+            "the model, the text or an argument of train_lora differs between processes"
+        )
+    (gradients, nothing), (others, own) = first["unreached"], second["unreached"]
+    assert nothing is gradients[-2] is others[-2] is None and gradients[-1].equal(own / 2)
+    assert all(a.equal(b) for a, b in zip(gradients, others, strict=True) if a is not None)
 
 
 def test_rows_come_again_only_when_all_have_come() -> None:

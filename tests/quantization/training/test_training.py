@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QUANTIZERS, QuantModel
@@ -384,6 +385,23 @@ def test_compiled_training_is_the_same_training(kind: str) -> None:
     eager, qmodel = training(kind, small(), **options), training(kind, small(), **options)
     compiled = torch.compile(qmodel, backend="aot_eager", fullgraph=True)
     assert losses_of(qmodel, compiled) == pytest.approx(losses_of(eager, eager), rel=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("lsq", "per-tensor-symmetric"), ("lsq+", "per-tensor-affine")])
+def test_batches_of_other_sizes_are_compiled_once(kind: str, scheme: str) -> None:
+    """The gradient factor of a learned scale depends on the size of the batch."""
+    torch.compiler.reset()
+    quantizer, x = {"TYPE": kind, "BIT": 4}, torch.randn(9, 4)
+    weight = {"QSCHEME": "per-channel-symmetric", "QUANTIZER": quantizer}
+    settings = {"BACKEND": "virtual", "W": weight, "A": {"QSCHEME": scheme, "QUANTIZER": quantizer}}
+    qmodel = QuantModel(nn.Sequential(nn.Linear(4, 3)), settings, x[:4])
+    qmodel.calibrate([x], progress=False)
+    qmodel.init_QAT()
+    counter = CompileCounter()
+    model = torch.compile(qmodel, backend=counter, fullgraph=True)
+    for size in (4, 6, 8, 5, 9):
+        torch.testing.assert_close(model(x[:size]), qmodel(x[:size]))
+    assert counter.frame_count == 2  # with sizes that are known, and with one that is free
 
 
 @INSTANTIATED
