@@ -17,7 +17,8 @@ from tests.ranks import needs_distributed
 def test_the_page_runs_under_torchrun(tmp_path: Path) -> None:
     page = (DOCS / "how-to" / "many_processes.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    blocks.append("os._exit(0)")  # as the page advises: threads of gloo can abort a process that ends by itself
+    # As the page advises: threads of gloo can abort a process that ends by itself.
+    blocks.append("os._exit(0)")
     (tmp_path / "page.py").write_text("\n\n".join(blocks), encoding="utf-8")
     command = [
         sys.executable,

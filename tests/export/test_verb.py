@@ -79,7 +79,9 @@ def test_what_is_exported_is_the_model_and_not_what_it_holds(tmp_path: Path) -> 
     qmodel = quantize(net, x, progress=False)
     with pytest.raises(SparsebitError, match=r"a QuantModel cannot be captured again\n +where: model"):
         short_verb.export_onnx(Wrapped(qmodel), tmp_path / "b.onnx", x)
-    with pytest.raises(SparsebitError, match=r"cannot be captured again\n +where: model\n +next: +pass the Q"):
+    with pytest.raises(
+        SparsebitError, match=r"cannot be captured again\n +where: model\n +next: +pass the Q"
+    ):
         short_verb.export_onnx(Wrapped(qmodel.model), tmp_path / "b.onnx", x)
     done = short_verb.export_onnx(torch.nn.DataParallel(qmodel), tmp_path / "c.onnx", x)
     assert len(done.exported.tensors) == 4

@@ -26,7 +26,9 @@ class OperatorView(Reader):
 class QuantGraph(CapturedModule):
     """A captured graph with quantizers. ``graph.layer1_0_conv1`` is ``layer1.0.conv1``, as in the 2022 Sparsebit."""
 
-    why_not_capture = "pass the QuantModel itself, or build the module around the float model and quantize that"
+    why_not_capture = (
+        "pass the QuantModel itself, or build the module around the float model and quantize that"
+    )
 
     @classmethod
     def around(cls, captured: CapturedModule) -> QuantGraph:
