@@ -87,7 +87,9 @@ def _shorten_config(model: nn.Module, made: nn.Module, stack: Stack, kept: Seque
         changes: dict[str, Any] = {name: len(kept)}
         for key, entries in settings.items():
             as_many = isinstance(entries, list | tuple) and len(entries) == count
-            if as_many and any(place in key for place in (*places, "pattern")):  # one entry for each block
+            if as_many and any(
+                place in key for place in (*places, "pattern", "intermediate_size")
+            ):  # one entry for each block
                 changes[key] = type(entries)(entries[index] for index in kept)
         config = copy.deepcopy(made.config)
         _change(config, changes)
@@ -118,7 +120,7 @@ def _find_difference(
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         before = _build(model, model.config)
         try:
-            after = _build(model, config)
+            after = _build(model, type(config).from_dict(config.to_dict()))  # as it is read from a folder
         except Exception as error:  # transformers passes on whatever its classes raise
             return SparsebitError("the class cannot be built", got=f"{type(error).__name__}: {error}"[:200])
     blocks = after.get_submodule(path)

@@ -125,9 +125,20 @@ def test_the_config_describes_the_blocks_that_are_left(name: str, tmp_path: Path
         assert torch.equal(*(run_model(one, tokens(12)[None]).logits for one in (again, small)))
 
 
-def test_blocks_that_other_weights_count_are_refused() -> None:
-    model = _from_config("gemma4_text", **_GROUPED, head_dim=16, hidden_size_per_layer_input=16)
-    with pytest.raises(SparsebitError, match=r"Gemma4\w+ cannot be built with 2 blocks\n  where: +model\."):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gemma3n_text", r"block 1 cannot become block 1 of Gemma3nForCausalLM\n  where: +self_attn"),
+        ("gemma4_unified_text", r"no config that gives the number of blocks(.|\n)*per_layer_config"),
+    ],
+)
+def test_blocks_that_something_else_counts_are_refused(kind: str, reason: str) -> None:
+    settings: dict[str, Any] = {"head_dim": 16, "hidden_size_per_layer_input": 16}
+    settings |= {"vocab_size_per_layer_input": 96, "num_kv_shared_layers": 0, "laurel_rank": 8}
+    if kind == "gemma4_unified_text":
+        settings = {"head_dim": 16}
+    model = _from_config(kind, **_GROUPED, **settings)
+    with pytest.raises(SparsebitError, match=reason):
         llm.prune(model, tokens(16), blocks=1)
 
 

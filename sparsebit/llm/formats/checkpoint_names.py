@@ -84,11 +84,13 @@ def refuse_unsplit(model: LanguageModel) -> Iterator[FormatRefusal]:
 
 
 def float_stacks(model: LanguageModel) -> dict[str, Tensor]:
-    """Float experts that checkpoints store one by one."""
-    stacks = {name: one for name, one in float_state(model.model).items() if one.dim() == 3}
-    parts = {name: as_stored(model.model, {name: one}).values() for name, one in stacks.items()}
-    # Filters of convolutions may be split too, but not into matrices.
-    return {name: one for name, one in stacks.items() if {part.dim() for part in parts[name]} == {2}}
+    """Float experts that checkpoints store one by one, and filters that they store in parts."""
+    tensors = float_state(model.model)
+    return {
+        name: one
+        for name, one in tensors.items()
+        if one.dim() == 3 and len(as_stored(model.model, {name: one})) > 1
+    }
 
 
 def as_stored(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

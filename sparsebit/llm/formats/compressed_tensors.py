@@ -115,7 +115,7 @@ class CompressedTensors:
                 reason = "transformers reads experts of one width and group size"
                 yield FormatRefusal(name, reason, "the same BIT and GROUP_SIZE for all experts")
         for name in float_stacks(model) if schemes else ():
-            reason = "transformers reads experts that are all packed or all in float"
+            reason = "checkpoints store it in parts, which transformers does not join beside packed experts"
             yield FormatRefusal(name, reason, "IGNORE: all experts, or none")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:

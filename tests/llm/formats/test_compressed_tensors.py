@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.formats.checkpoint_names import float_stacks
 from tests.llm.models import (
     _GROUPED,
     DECODERS,
@@ -136,7 +135,7 @@ def test_float_experts_stay_a_stack(tmp_path: Path) -> None:
     [
         ({"SCHEME": "affine"}, "reads experts without zero points"),
         ({"SPECIFIC": {"*layers.1*experts": {"BIT": 8}}}, "experts of one width and group size"),
-        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 0}}}, "experts that are all packed or all in float"),
+        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 0}}}, "does not join beside packed experts"),
     ],
 )
 def test_experts_that_transformers_would_read_wrongly_are_refused(
@@ -154,16 +153,6 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
     }
     with pytest.raises(SparsebitError, match=r"(?s)one width for all experts.*add the experts to IGNORE"):
         llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
-
-
-def test_filters_that_checkpoints_split_are_no_experts() -> None:
-    sizes = {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 32, "kv_lora_rank": 32}
-    heads = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16, "head_dim": 16}
-    kinds = {"layer_types": ["linear_attention", "linear_attention", "full_attention"]}
-    model = _from_config("kimi_linear", **{**_GROUPED, "num_key_value_heads": 4}, **sizes, **heads, **kinds)
-    assert any("conv1d" in name for name, _ in model.named_parameters())
-    found = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
-    assert not float_stacks(found)
 
 
 def test_models_that_ask_packed_layers_for_their_weights_are_refused() -> None:
