@@ -132,6 +132,7 @@ OWN: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 4,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0],
+        "intermediate_size": 128,
     },
     "glm4": {"eos_token_id": 1},
     "gpt_bigcode": {"num_key_value_heads": 1},
