@@ -164,8 +164,12 @@ def _asked_for_weight(model: Any) -> Iterator[FormatRefusal]:
         if isinstance(linear := getattr(_module_at(empty, path), key, None), nn.Linear):
             del linear._parameters["weight"]
             setattr(called.get_submodule(path), key, _Asked(layer, partial(asked.setdefault, name)))
+    owners: dict[str, Any] = {
+        name: one for name, one in empty.named_modules() if hasattr(one, "_init_weights")
+    }
     for name, module in empty.named_modules():
-        if _lacks_weight(partial(empty._init_weights, module)):
+        owner = max((path for path in owners if not path or f"{name}.".startswith(f"{path}.")), key=len)
+        if _lacks_weight(partial(owners[owner]._init_weights, module)):
             yield FormatRefusal(name, reason.replace("its weight", "the weights of its layers"), _OTHER)
     with contextlib.suppress(Exception):  # left to the check of the file
         run_model(called, torch.zeros(1, 4, dtype=torch.long, device=device_of(model)))
