@@ -143,7 +143,14 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
     # A module around a decoder may not accept the argument.
     with replaced(*((config, "use_cache", False) for config in caching)):
-        return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+        try:
+            return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+        except IndexError as error:  # not every config says how many positions its tables have
+            raise SparsebitError(
+                f"{type(model).__name__} looks for a row that one of its tables does not have: {error}",
+                got=f"sequences of {ids.shape[-1]} tokens, ids up to {int(ids.max())}",
+                hint="pass shorter sequences (CALIBRATION.LENGTH, or less data for llm.prune)",
+            ) from error
 
 
 def logits_of(output: Any) -> Tensor:
