@@ -21,7 +21,8 @@ from sparsebit.numerics import CodeType
 
 logger = logging.getLogger(__name__)
 
-UNSEEN = "the block does not multiply by it"
+NO_MATRIX = "a filter, a table, a bias or a decay"
+UNSEEN = "the block was not seen to multiply by it as a matrix"
 UNCALLED = "the model does not call its block"
 
 
@@ -40,7 +41,7 @@ class Plan:
         for name in matrices:
             layer = name.rpartition(".")[0]
             if is_no_matrix(source.model, name):
-                self.ignored[name] = UNSEEN
+                self.ignored[name] = NO_MATRIX
                 continue
             asked = config.matrix(layer)
             if asked is None:
@@ -98,7 +99,7 @@ class Plan:
 
     def announce(self) -> None:
         """Log which planned weights stay in float, in one message for each reason."""
-        for reason in (UNSEEN, UNCALLED):
+        for reason in (NO_MATRIX, UNSEEN, UNCALLED):
             names = [name for name, why in self.ignored.items() if why == reason]
             kinds = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
             if names:
@@ -119,7 +120,12 @@ def is_no_matrix(model: nn.Module, name: str) -> bool:
     """
     layer, _, key = name.rpartition(".")
     filters_and_tables = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
-    return key.endswith(("bias", "A_log")) or isinstance(model.get_submodule(layer), filters_and_tables)
+    is_row = 1 in model.get_parameter(name).shape[1:] and model.get_parameter(name).dim() == 3
+    return (
+        is_row
+        or key.endswith(("bias", "A_log"))
+        or isinstance(model.get_submodule(layer), filters_and_tables)
+    )
 
 
 def as_weight_spec(asked: MatrixSpec) -> WeightSpec:

@@ -30,8 +30,9 @@ def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:
     going = set(sorted(range(len(changes)), key=changes.__getitem__)[:count])
     made = copy.deepcopy(model)
     kept = [index for index in range(len(changes)) if index not in going]
-    _replace_blocks(made, find_stack(made), kept)
-    _require_same_blocks(model, made, kept)
+    stack = find_stack(made)
+    _replace_blocks(made, stack, kept)
+    _shorten_config(model, made, stack, kept)
     return made
 
 
@@ -57,51 +58,99 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
     return [sum(values) / max(len(values), 1) for values in found]
 
 
-def _replace_blocks(model: Any, stack: Stack, kept: Sequence[int]) -> None:
-    """Keep these blocks, renumber them, and update the config."""
-    holder = model.get_submodule(stack.path)
-    config = text_config(getattr(model, "config", None))
-    name = next(
-        (
-            one
-            for one in ("num_hidden_layers", "n_layer", "n_layers")
-            if getattr(config, one, None) == len(stack.modules)
-        ),
-        "",
-    )
-    if not name or not isinstance(holder, nn.ModuleList):
+def _replace_blocks(made: nn.Module, stack: Stack, kept: Sequence[int]) -> None:
+    """Keep these blocks, and renumber them."""
+    if not isinstance(made.get_submodule(stack.path), nn.ModuleList):
         raise SparsebitError(
-            f"{type(model).__name__} has no config that gives the number of blocks",
-            expected="a transformers model with num_hidden_layers",
+            f"blocks of {type(made).__name__} cannot be removed", expected="blocks in a ModuleList"
         )
     for new, old in enumerate(kept):
         for module in stack.modules[old].modules():
             if getattr(module, "layer_idx", None) == old:  # its index in the cache
                 module.layer_idx = new  # type: ignore[assignment]
     path, _, last = stack.path.rpartition(".")
-    setattr(model.get_submodule(path), last, nn.ModuleList(stack.modules[index] for index in kept))
-    setattr(config, name, len(kept))
-    for key in ("layer_types", "no_rope_layers"):  # one entry for each block
-        if isinstance(entries := getattr(config, key, None), list) and len(entries) == len(stack.modules):
-            setattr(config, key, [entries[index] for index in kept])
+    setattr(made.get_submodule(path), last, nn.ModuleList(stack.modules[index] for index in kept))
 
 
-def _require_same_blocks(model: Any, made: Any, kept: Sequence[int]) -> None:
-    """Raise if the class would build a block differently at its new position."""
-    path = find_stack(model).path
+def _shorten_config(model: nn.Module, made: nn.Module, stack: Stack, kept: Sequence[int]) -> None:
+    """Change the config of ``made`` to one from which its class builds it.
+
+    Names of the setting differ, and a config may have one number for an encoder and another one for a decoder. So each
+    number that could be meant is tried.
+    """
+    count, places = len(stack.modules), ("layer", "block", "depth")
+    settings = vars(text_config(getattr(model, "config", None)))
+    refusals = []
+    for name, value in settings.items():
+        if type(value) is not int or value != count or not any(place in name for place in places):
+            continue
+        changes: dict[str, Any] = {name: len(kept)}
+        for key, entries in settings.items():
+            as_many = isinstance(entries, list | tuple) and len(entries) == count
+            if as_many and any(
+                place in key for place in (*places, "pattern", "intermediate_size")
+            ):  # one entry for each block
+                changes[key] = type(entries)(entries[index] for index in kept)
+        config = copy.deepcopy(made.config)
+        _change(config, changes)
+        refusal = _find_difference(model, made, config, stack.path, kept)
+        if refusal is None:
+            return _change(made.config, changes)
+        refusals.append(refusal)
+    raise next(
+        (one for one in refusals if one.where),
+        SparsebitError(
+            f"{type(model).__name__} has no config that gives the number of blocks",
+            expected="a transformers model with num_hidden_layers",
+            got=next((one.got for one in refusals if one.got), None),
+            hint="remove hidden channels or heads instead",
+        ),
+    )
+
+
+def _change(config: Any, changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        setattr(text_config(config), key, value)
+
+
+def _find_difference(
+    model: nn.Module, made: nn.Module, config: Any, path: str, kept: Sequence[int]
+) -> SparsebitError | None:
+    """Why the class does not build ``made`` from a config: a setting of a block that depends on its position, say."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        before, after = (type(one)(copy.deepcopy(one.config)).get_submodule(path) for one in (model, made))
+        before = _build(model, model.config)
+        try:
+            after = _build(model, type(config).from_dict(config.to_dict()))  # as it is read from a folder
+        except Exception as error:  # transformers passes on whatever its classes raise
+            return SparsebitError("the class cannot be built", got=f"{type(error).__name__}: {error}"[:200])
+    blocks = after.get_submodule(path)
+    if not isinstance(blocks, nn.ModuleList) or len(blocks) != len(kept):
+        return SparsebitError("this number is not that of the blocks")
     for new, old in enumerate(kept):
-        was, now = _settings(before[old]), _settings(after[new])
+        was, now = _settings(before.get_submodule(path)[old]), _settings(blocks[new])  # type: ignore[index]
         for name in was | now:
             if was.get(name) != now.get(name):
-                raise SparsebitError(
+                return SparsebitError(
                     f"block {old} cannot become block {new} of {type(model).__name__}",
                     where=name,
                     expected=str(was.get(name)),
                     got=str(now.get(name)),
                     hint="remove a different number of blocks, or hidden channels or heads instead",
                 )
+    shapes, wanted = ({name: one.shape for name, one in net.state_dict().items()} for net in (after, made))
+    if name := min((name for name in shapes | wanted if shapes.get(name) != wanted.get(name)), default=""):
+        return SparsebitError(
+            f"{type(model).__name__} cannot be built with {len(kept)} blocks",
+            where=name,
+            expected=str(wanted.get(name)),
+            got=str(shapes.get(name)),
+        )
+    return None
+
+
+def _build(model: Any, config: Any) -> nn.Module:
+    built: nn.Module = type(model)._from_config(copy.deepcopy(config), dtype=torch.float32)
+    return built
 
 
 def _settings(block: nn.Module) -> dict[str, object]:

@@ -132,6 +132,9 @@ def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: floa
         )
         names = [f"{path}.{name}" for name, _ in model.get_submodule(path).named_children()]
         found = find_widths(smodel.groups(), names)
+        # A layer may compute several groups: experts that hold [in, out] count for the residual stream too.
+        for sparser in smodel.sparsers.values():
+            sparser.set_ratio(0.0)
         for part, ratio, step in (("hidden", hidden, STEP), ("heads", heads, 1)):
             if ratio:
                 _ask(smodel, found[part], ratio, step, f"{part}={ratio} of {type(model).__name__}")

@@ -90,6 +90,12 @@ def _quantize(
     result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
     route = _route(source, sequences)
     plan.note_uncalled(route)
+    if source.tied and (pipeline.preparations or pipeline.tuners):
+        raise SparsebitError(
+            f"{type(source.model).__name__} shares weights between its blocks, which only solvers keep equal",
+            where=next(iter(source.tied)),
+            hint="choose METHOD: gptq, hqq or rtn",
+        )
     if settings.BUDGET.BITS or settings.BUDGET.BYTES:
         if sequences is None:
             raise _data_is_needed("BUDGET")
@@ -100,6 +106,7 @@ def _quantize(
     for index, number in shown_progress(order, "quantizing blocks", shown=progress):
         name = route.names[number]
         block = source.fill(name)
+        shared = _share(source, result, name)
         runs = BlockCalls.none(block, name) if streams is None else streams.reach(number, block)
         earlier = finished.read(index, name, block)
         if earlier is None or runs.floats is not None:
@@ -117,7 +124,7 @@ def _quantize(
             earlier.restore(block, name)
             outputs = run_block(runs.first) if streams is not None else ()
         plan.note_unseen(name, made)
-        result.add(made)
+        result.add([*made, *shared])
         if streams is not None:
             streams.advance(runs, outputs, floats)
         del runs, outputs, floats  # and with them the block's inputs
@@ -128,6 +135,20 @@ def _quantize(
     result.add(solve_outside(source, plan, pipeline.solver, streams))
     plan.announce()
     return result
+
+
+def _share(source: WeightSource, result: LanguageModel, block: str) -> list[Made]:
+    """Give a block the solved values of the matrices that it shares with earlier blocks, and return them."""
+    records = {record.name: record for record in result.records}
+    made = []
+    for name, first in source.tied.items():
+        if name.startswith(f"{block}.") and (record := records.get(first)):
+            held = result.weights.get(first)
+            if held is not None:
+                numbers = held.numbers()
+                source.model.get_parameter(name).data.copy_(numbers.T if record.transposed else numbers)
+            made.append(Made(name, held, record.loss, record.tokens, record.remark, record.transposed))
+    return made
 
 
 def _route(source: WeightSource, sequences: Tensor | None) -> Route:

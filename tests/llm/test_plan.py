@@ -41,6 +41,8 @@ def test_filters_biases_and_decays_are_not_matrices() -> None:
     mamba.conv1d = nn.Conv1d(8, 8, 4, groups=8)
     mamba.A_log = nn.Parameter(torch.zeros(8, 4))
     mamba.gate_up_proj_bias = nn.Parameter(torch.zeros(2, 8))  # of two experts
+    mamba.time_mix_key = nn.Parameter(torch.zeros(1, 1, 8))  # RWKV's
+    mamba.short_filter = nn.Parameter(torch.zeros(8, 1, 4))  # of a convolution that is written as a function
     mamba.in_proj = nn.Linear(8, 8)
     names = [
         name for name, one in mamba.named_parameters() if one.dim() > 1 and not is_no_matrix(mamba, name)
@@ -52,7 +54,7 @@ def test_what_is_not_a_matrix_stays_in_float() -> None:
     model = TRANSPOSED_EXPERTS["gpt_oss"]()
     found = llm.quantize(model, None, {"METHOD": "rtn", "W": {"GROUP_SIZE": 32}}, progress=False)
     name = "model.layers.0.mlp.experts.gate_up_proj_bias"
-    assert found.ignored[name] == "the block does not multiply by it"
+    assert found.ignored[name] == "a filter, a table, a bias or a decay"
     assert torch.equal(found.model.get_parameter(name), model.get_parameter(name))
 
 
@@ -84,9 +86,9 @@ def test_what_the_block_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -
     found.note_unseen("model.layers.2", [])
     found.announce()
     name = "model.layers.1.self_attn.q_proj.weight"
-    assert found.ignored[name] == "the block does not multiply by it"
+    assert found.ignored[name] == "the block was not seen to multiply by it as a matrix"
     assert len(caplog.records) == 1
     assert (
-        "14 weights stay in float (the block does not multiply by it): model.layers.*.self_attn"
+        "14 weights stay in float (the block was not seen to multiply by it as a matrix): model.layers.*.self_attn"
         in caplog.text
     )

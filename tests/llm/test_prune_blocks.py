@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import find_hidden
+from sparsebit.llm.blocks.calls import find_hidden, run_model
 from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.prune_blocks import block_changes, drop_blocks
-from tests.llm.models import DECODERS, MORE_DECODERS, sharp, tokens
+from tests.llm.models import _GROUPED, DECODERS, MORE_DECODERS, ROUTES, _from_config, sharp, tokens
 from tests.llm.test_prune_model import FAMILIES, generates, make, run, saved_and_loaded
 
 
@@ -90,6 +91,55 @@ def test_a_block_that_its_class_would_make_differently_in_its_new_place_is_named
         "full_attention",
         "sliding_attention",
     ]
+
+
+# Configs with a number for the encoder too, with a list of kinds of feed-forward parts, and with a dtype as text, which
+# saving leaves there.
+OTHER_CONFIGS: dict[str, Callable[[], Any]] = {
+    "bart": ROUTES["bart"],
+    "t5": ROUTES["t5"],
+    "exaone_moe": lambda: _from_config(
+        "exaone_moe",
+        **_GROUPED,
+        head_dim=16,
+        num_experts=4,
+        moe_intermediate_size=32,
+        num_experts_per_tok=2,
+        n_group=1,
+        topk_group=1,
+    ),
+    "apertus": lambda: _from_config(
+        "apertus", **_GROUPED, rope_parameters={"rope_theta": 1e4, "rope_type": "default"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CONFIGS)
+def test_the_config_describes_the_blocks_that_are_left(name: str, tmp_path: Path) -> None:
+    model: Any = OTHER_CONFIGS[name]()
+    model.save_pretrained(tmp_path)
+    small: Any = llm.prune(model, tokens(16), blocks=1)
+    small.save_pretrained(tmp_path)
+    again = type(small).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(*(run_model(one, tokens(12)[None]).logits for one in (again, small)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("gemma3n_text", r"block 1 cannot become block 1 of Gemma3nForCausalLM\n  where: +self_attn"),
+        ("gemma4_unified_text", r"no config that gives the number of blocks(.|\n)*per_layer_config"),
+    ],
+)
+def test_blocks_that_something_else_counts_are_refused(kind: str, reason: str) -> None:
+    settings: dict[str, Any] = {"head_dim": 16, "hidden_size_per_layer_input": 16}
+    settings |= {"vocab_size_per_layer_input": 96, "num_kv_shared_layers": 0, "laurel_rank": 8}
+    if kind == "gemma4_unified_text":
+        settings = {"head_dim": 16}
+    model = _from_config(kind, **_GROUPED, **settings)
+    with pytest.raises(SparsebitError, match=reason):
+        llm.prune(model, tokens(16), blocks=1)
 
 
 def test_a_number_that_leaves_no_block_is_refused() -> None:

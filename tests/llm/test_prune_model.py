@@ -14,9 +14,29 @@ from torch import Tensor, nn
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from tests.llm.decoder.family_models import family_model
-from tests.llm.models import DECODERS, MORE_DECODERS, Plain, encoder, sharp, tokens
+from tests.llm.models import (
+    _GROUPED,
+    DECODERS,
+    MORE_DECODERS,
+    TRANSPOSED_EXPERTS,
+    Plain,
+    _from_config,
+    encoder,
+    sharp,
+    tokens,
+)
 
 FAMILIES: dict[str, Callable[[], nn.Module]] = {**DECODERS, **MORE_DECODERS, "bert": encoder}
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    **TRANSPOSED_EXPERTS,
+    "gemma4_text": lambda: _from_config(
+        "gemma4_text",
+        **_GROUPED,
+        head_dim=16,
+        hidden_size_per_layer_input=16,
+        layer_types=["sliding_attention", "full_attention", "full_attention"],
+    ),
+}
 # Classes that divide one width by the number of heads: no config of theirs has fewer heads of the same width.
 WIDTH_BY_HEADS = {"gpt2", "opt", "gpt_neox", "falcon", "falcon_grouped", "falcon_alibi", "gptj", "bert"}
 CHANGED = {
@@ -34,7 +54,7 @@ IDS = tokens(12)[None]
 
 def make(name: str) -> Any:
     """A model of a family, no two elements of any of its matrices equal: what is left of one can be recognized."""
-    model: Any = FAMILIES[name]()
+    model: Any = {**FAMILIES, **OTHERS}[name]()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -108,6 +128,13 @@ def test_a_number_of_heads_that_transformers_does_not_save_is_refused() -> None:
         llm.prune(model, heads=0.25)
 
 
+def test_a_config_with_settings_for_each_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = make("gemma4_text")
+    small: Any = llm.prune(model, tokens(64), heads=0.5)
+    assert torch.allclose(run(small), run(masked(model, small)), atol=1e-4)
+    assert torch.equal(run(saved_and_loaded(small, tmp_path, caplog)), run(small))
+
+
 @pytest.mark.parametrize("name", sorted(WIDTH_BY_HEADS))
 def test_a_class_without_a_width_of_heads_says_so(name: str) -> None:
     model = FAMILIES[name]()
@@ -130,6 +157,13 @@ def test_experts_that_are_computed_one_by_one_are_pruned_as_a_stack(way: str) ->
     small: Any = llm.prune(model, tokens(64), hidden=0.25)
     assert model.get_experts_implementation() == small.get_experts_implementation() == {"": way}
     assert small.config.intermediate_size == 96
+    assert torch.allclose(run(small), run(masked(model, small)), atol=1e-4)
+
+
+def test_experts_that_hold_their_rows_last_leave_the_residual_stream_alone() -> None:
+    model = make("llama4")
+    small: Any = llm.prune(model, tokens(64), hidden=0.5)
+    assert small.config.intermediate_size == 32 and small.config.hidden_size == 64
     assert torch.allclose(run(small), run(masked(model, small)), atol=1e-4)
 
 

@@ -15,7 +15,16 @@ from sparsebit import llm
 from sparsebit.errors import ConfigError, SparsebitError
 from sparsebit.llm import quantize_blocks
 from sparsebit.llm.packed.linear import PackedEmbedding, PackedLinear
-from tests.llm.models import DECODERS, ROUTES, TRANSPOSED_EXPERTS, VOCABULARY, Plain, tokens
+from tests.llm.models import (
+    _GROUPED,
+    DECODERS,
+    ROUTES,
+    TRANSPOSED_EXPERTS,
+    VOCABULARY,
+    Plain,
+    _from_config,
+    tokens,
+)
 
 CONFIG = {
     "W": {"BIT": 4, "GROUP_SIZE": 32},
@@ -202,7 +211,7 @@ def test_what_token_ids_do_not_reach_stays_in_float_and_is_said_once(
     model = Seeing().eval()
     result = llm.quantize(model, tokens(), CONFIG, progress=False)
     assert [message.split(":")[0] for message in caplog.messages] == [
-        "2 weights stay in float (the block does not multiply by it)",
+        "2 weights stay in float (the block was not seen to multiply by it as a matrix)",
         "2 weights stay in float (the model does not call its block)",
     ]
     assert set(result.ignored) == {
@@ -337,3 +346,56 @@ def test_a_device_that_is_not_used_is_an_error() -> None:
 def test_a_head_that_is_not_found_is_an_error() -> None:
     with pytest.raises(SparsebitError, match=r"(?s)Plain does not say which layers.*where: +HEAD"):
         llm.quantize(Plain(), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}})
+
+
+def test_blocks_that_share_weights_share_the_packed_ones(tmp_path: Path) -> None:
+    model = _from_config(
+        "zamba2",
+        **{**_GROUPED, "num_hidden_layers": 4, "num_key_value_heads": 4},
+        layers_block_type=["linear_attention", "hybrid", "linear_attention", "hybrid"],
+        n_mamba_heads=8,
+        mamba_headdim=16,
+        attention_head_dim=32,
+        attention_hidden_size=128,
+        num_mem_blocks=1,
+    )
+    found = llm.quantize(model, tokens(), CONFIG, progress=False)
+    first, second = (
+        found.weights[f"model.layers.{i}.shared_transformer.self_attn.q_proj.weight"] for i in (1, 3)
+    )
+    assert first.bits.data_ptr() == second.bits.data_ptr()
+    plain = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            if name in found.weights:
+                parameter.copy_(found.weights[name].numbers())
+    ids = tokens(16)[None]
+    wanted = found(ids).logits
+    assert torch.allclose(wanted, plain(ids).logits, atol=1e-5)
+    model.save_pretrained(tmp_path / "float")
+    found.save(tmp_path / "saved")  # with its infinite time_step_limit
+    from_folder = llm.quantize(tmp_path / "float", tokens(), CONFIG, progress=False)
+    for other in (from_folder, llm.LanguageModel.load(tmp_path / "saved")):
+        assert torch.equal(other(ids).logits, wanted)
+    with pytest.raises(SparsebitError, match="Zamba2ForCausalLM shares weights between its blocks"):
+        llm.quantize(model, tokens(), {**CONFIG, "METHOD": ["awq", "gptq"]}, progress=False)
+    with pytest.raises(SparsebitError, match="store it once for several layers"):
+        found.export(tmp_path / "packed", "compressed-tensors")
+
+
+def test_several_hidden_states_for_each_token_come_before_the_sequences() -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    model = _from_config(
+        "gemma3n_text",
+        **{**_GROUPED, "num_hidden_layers": 2},
+        layer_types=kinds,
+        head_dim=16,
+        num_kv_shared_layers=0,
+        vocab_size_per_layer_input=96,
+        hidden_size_per_layer_input=16,
+        activation_sparsity_pattern=[0.5, 0.0],
+        altup_num_inputs=2,
+        laurel_rank=8,
+    )
+    found = llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert any("mlp.down_proj" in name for name in found.weights)

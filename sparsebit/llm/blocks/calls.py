@@ -65,6 +65,7 @@ class BlockRuns:
         name: of the block in its model.
         leaves: what the model reads of the block's result, as places in its flat form; the first are the hidden states.
         limit: bytes of the results of all batches that stay in memory; the rest goes to disk.
+        sequence_axis: of hidden states; Gemma 3n has several for each token, and their axis comes first.
     """
 
     block: nn.Module
@@ -75,6 +76,7 @@ class BlockRuns:
     name: str = ""
     leaves: tuple[int, ...] = (0,)
     limit: int = MOST_BYTES
+    sequence_axis: int = 0
 
     def products(self) -> contextlib.AbstractContextManager[object]:
         """The mode in which the block runs on calibration data; entered before any other.
@@ -104,7 +106,7 @@ class BlockRuns:
         """Only the first sequence of the first batch, or that batch where no call for less is known."""
         if self.single is None:
             return BlockRuns(self.block, [self.calls[0]], [self.hidden[0]])
-        return BlockRuns(self.block, [self.single], [self.hidden[0][:1]])
+        return BlockRuns(self.block, [self.single], [self.hidden[0].narrow(self.sequence_axis, 0, 1)])
 
 
 def hidden_in(output: Any) -> Tensor:
@@ -141,7 +143,14 @@ def run_model(model: nn.Module, ids: Tensor) -> Any:
     caching = [config for config in configs.values() if getattr(config, "use_cache", None) is True]
     # A module around a decoder may not accept the argument.
     with replaced(*((config, "use_cache", False) for config in caching)):
-        return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+        try:
+            return model(input_ids=ids, **keywords) if "input_ids" in known else model(ids, **keywords)
+        except IndexError as error:  # not every config says how many positions its tables have
+            raise SparsebitError(
+                f"{type(model).__name__} looks for a row that one of its tables does not have: {error}",
+                got=f"sequences of {ids.shape[-1]} tokens, ids up to {int(ids.max())}",
+                hint="pass shorter sequences (CALIBRATION.LENGTH, or less data for llm.prune)",
+            ) from error
 
 
 def logits_of(output: Any) -> Tensor:

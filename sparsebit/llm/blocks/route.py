@@ -251,7 +251,7 @@ class _Tracer(TorchFunctionMode):
 
     def _mark(self, values: Iterable[Any], marks: frozenset[Mark]) -> None:
         for one in values:
-            if isinstance(one, Tensor) and (place := one.untyped_storage().data_ptr()):
+            if isinstance(one, Tensor) and (place := _place_of(one)):
                 self._marks[place] = self._marks.get(place, frozenset()) | marks
                 self._alive.append(one)
 
@@ -259,8 +259,15 @@ class _Tracer(TorchFunctionMode):
         found: frozenset[Mark] = frozenset()
         for one in values:
             if isinstance(one, Tensor) and not one.is_meta:
-                found |= self._marks.get(one.untyped_storage().data_ptr(), frozenset())
+                found |= self._marks.get(_place_of(one), frozenset())
         return found
+
+
+def _place_of(tensor: Tensor) -> int:
+    """The address of a tensor's storage; inside ``torch.vmap``, of the tensor behind it."""
+    while torch._C._functorch.is_batchedtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_plain(value: Any) -> bool:

@@ -49,7 +49,9 @@ class Stream:
         self._held: dict[tuple[int, int], Sequence[Tensor]] = {}  # by visit and leaf, for later passes
         self._passed: dict[int, BlockRuns] = {}  # visits to blocks that were not asked for yet
         self._record()
-        self._single = self._calls_of(ids[0][:1], None)[1]
+        one, self._single = self._calls_of(ids[0][:1], None)
+        sizes = enumerate(zip(one.shape, self.hidden[0].shape, strict=True))
+        self._sequence_axis = next((axis for axis, (size, whole) in sizes if size != whole), 0)
 
     def copy(self) -> Stream:
         """Another stream at the same place, that goes on by itself."""
@@ -63,7 +65,17 @@ class Stream:
         single = self._single[self.visit] if visit.start == 0 else None
         name, leaves = self._route.names[visit.block], self._route.leaves(self.visit)
         limit = MOST_BYTES // self._route.held
-        return BlockRuns(block, self.calls[self.visit], self.hidden, self.half, single, name, leaves, limit)
+        return BlockRuns(
+            block,
+            self.calls[self.visit],
+            self.hidden,
+            self.half,
+            single,
+            name,
+            leaves,
+            limit,
+            self._sequence_axis,
+        )
 
     def advance(self, outputs: Outputs) -> None:
         """Move past the next call, which has returned ``outputs``, by leaf and batch."""

@@ -6,6 +6,7 @@ The tokenizer's files are tensors of bytes: they are replaced together with the 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import tempfile
@@ -48,7 +49,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     config: Any = getattr(model.model, "config", None)
     content = {
         "class": type(model.model).__name__,
-        "config": config.to_dict() if hasattr(config, "to_dict") else {},
+        "config": _name_infinities(config.to_dict()) if hasattr(config, "to_dict") else {},
         "matrices": matrices,
         "aliases": aliases,
         "float_aliases": float_aliases,
@@ -116,7 +117,7 @@ def _record(said: Fields) -> LayerRecord:
 
 def _empty_model(content: Fields, stored: int) -> nn.Module:
     """A model of the saved class and config, built by transformers."""
-    name, config = content.text("class"), dict(content.section("config").items())
+    name, config = content.text("class"), _read_infinities(dict(content.section("config").items()))
     if not config:
         raise SparsebitError(
             f"{name} is not a class of transformers",
@@ -131,6 +132,30 @@ def _empty_model(content: Fields, stored: int) -> nn.Module:
         settings = transformers.AutoConfig.for_model(config.pop("model_type", ""), **config)
         made: nn.Module = kind._from_config(settings, dtype=torch.float32)  # type: ignore[attr-defined]
     return made.eval()
+
+
+def _name_infinities(value: Any) -> Any:
+    """Settings without infinite numbers, which JSON does not have: Mamba 2 has one in ``time_step_limit``.
+
+    Example:
+        >>> _name_infinities({"time_step_limit": (0.0, math.inf)})
+        {'time_step_limit': [0.0, {'number': 'inf'}]}
+        >>> _read_infinities(_)
+        {'time_step_limit': [0.0, inf]}
+    """
+    if isinstance(value, dict):
+        return {key: _name_infinities(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_infinities(one) for one in value]
+    return {"number": str(value)} if isinstance(value, float) and math.isinf(value) else value
+
+
+def _read_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value in ({"number": "inf"}, {"number": "-inf"}):
+            return float(value["number"])
+        return {key: _read_infinities(one) for key, one in value.items()}
+    return [_read_infinities(one) for one in value] if isinstance(value, list) else value
 
 
 def _require_matrix(

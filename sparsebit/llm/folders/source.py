@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ LARGE = 2**16  # elements from which a tensor is not loaded until it is needed
 class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
+    Attributes:
+        tied: parameters of blocks that share the tensor of an earlier one, with the name of that one.
+
     The user's module is never changed: it is copied without the tensors of its blocks, and each block gets copies of
     its tensors when it is processed.
     """
@@ -46,6 +49,7 @@ class WeightSource:
         self._device = device  # of the tensors of a folder
         run_experts_in_turn(model)
         self.blocks = tuple(name for stack in find_stacks(model) for name in stack.names)
+        self.tied = _tied(model, self.blocks)
         self._stored = stored
         self._filled: set[str] = set()  # blocks with weights of their own
 
@@ -87,7 +91,12 @@ class WeightSource:
                     own = parameter.detach().to(torch.float32, copy=True)
                     setattr(module, key, nn.Parameter(own, requires_grad=False))
         else:
-            self._load([f"{name}.{key}" for key in block.state_dict()])
+            names = [f"{name}.{key}" for key in block.state_dict()]
+            missing = [one for one in names if one in self.tied and one not in self._stored]
+            self._load([one for one in names if one not in missing])
+            for one in missing:  # a folder holds a shared tensor under its first name
+                for _, tensor, _ in self._stored.read([self.tied[one]]):
+                    put(self.model, one, tensor.clone())
         self._filled.add(name)
         return block.eval()
 
@@ -121,6 +130,17 @@ class WeightSource:
             missing.discard(name)
         if missing:
             raise _no_tensor(self.folder or "", min(missing))
+
+
+def _tied(model: nn.Module, blocks: Sequence[str]) -> dict[str, str]:
+    """Parameters of blocks that are also those of an earlier block (Zamba's), with their first names."""
+    inside = tuple(f"{name}." for name in blocks)
+    first: dict[int, str] = {}
+    found = {}
+    for name, one in model.named_parameters(remove_duplicate=False):
+        if name.startswith(inside) and first.setdefault(id(one), name) != name:
+            found[name] = first[id(one)]
+    return found
 
 
 def _expected(model: nn.Module, stored: StoredTensors) -> list[str]:

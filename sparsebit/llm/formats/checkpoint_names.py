@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sparsebit.llm.formats.format import FormatRefusal, float_state, layers_of
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics.packed import PackedTensor
 
@@ -61,7 +62,15 @@ def stored_layers(model: LanguageModel) -> Iterator[StoredLayer]:
 
 
 def refuse_unsplit(model: LanguageModel) -> Iterator[FormatRefusal]:
-    """Layers without a name of their own, because checkpoints store them in one tensor with others."""
+    """Layers without a name of their own: checkpoints store them in one tensor with others, or once for several."""
+    for name in getattr(model.model, "all_tied_weights_keys", None) or ():
+        if name in model.weights and isinstance(
+            model.model.get_submodule(name.rpartition(".")[0]), PackedLinear
+        ):
+            reason = (
+                "checkpoints of this family store it once for several layers, which packed ones cannot share"
+            )
+            yield FormatRefusal(name.removesuffix(".weight"), reason, "IGNORE: all of these layers")
     stored = {layer.source for layer in stored_layers(model)}
     for name, _ in layers_of(model):
         if name not in stored:
@@ -75,7 +84,7 @@ def refuse_unsplit(model: LanguageModel) -> Iterator[FormatRefusal]:
 
 
 def float_stacks(model: LanguageModel) -> dict[str, Tensor]:
-    """Float experts that checkpoints store one by one."""
+    """Float experts that checkpoints store one by one, and filters that they store in parts."""
     tensors = float_state(model.model)
     return {
         name: one

@@ -10,15 +10,20 @@ one scheme without zero points, and stacks them; in float16 that would round, so
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import device_of
+from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.transformers import TRANSFORMERS
 from sparsebit.llm.formats.checkpoint_names import (
@@ -41,16 +46,16 @@ from sparsebit.llm.formats.format import (
     write_pretrained,
 )
 from sparsebit.llm.language_model import LanguageModel
+from sparsebit.llm.packed.linear import PackedLinear
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import pack_bits
 
 _INTEGERS = ("int", "full", "uint")
+_OTHER = "a model of another family"
 EXPERTS = "re:.*[.]experts[.].*"  # vLLM looks for them by other names than their checkpoints
 
 _UNREADABLE = {  # modules that transformers cannot read from these folders
     "FalconAttention": "transformers cannot run Falcon's own linear layers once they are packed",
-    "T5DenseActDense": "transformers asks T5's layers for their weight, which packed ones do not have",
-    "T5DenseGatedActDense": "transformers asks T5's layers for their weight, which packed ones do not have",
     "Llama4TextExperts": "transformers reads Llama 4's experts one by one, and checkpoints store them as one tensor",
 }
 
@@ -102,14 +107,15 @@ class CompressedTensors:
         yield from refuse_unsplit(model)
         for name, module in model.model.named_modules():
             if reason := _UNREADABLE.get(type(module).__name__):
-                yield FormatRefusal(name, reason, "a model of another family")
+                yield FormatRefusal(name, reason, _OTHER)
+        yield from _asked_for_weight(model.model)
         schemes = {name: _scheme(held) for name, held in layers_of(model) if "[" in name}
         for name, scheme in schemes.items():
             if scheme != next(iter(schemes.values())):
                 reason = "transformers reads experts of one width and group size"
                 yield FormatRefusal(name, reason, "the same BIT and GROUP_SIZE for all experts")
         for name in float_stacks(model) if schemes else ():
-            reason = "transformers reads experts that are all packed or all in float"
+            reason = "checkpoints store it in parts, which transformers does not join beside packed experts"
             yield FormatRefusal(name, reason, "IGNORE: all experts, or none")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
@@ -121,6 +127,73 @@ class CompressedTensors:
         for layer in layers:
             tensors |= {f"{layer.name}.{key}": value for key, value in layer_tensors(layer).items()}
         write_pretrained(model, path, tensors, quantization_config(layers, ignored_layers(model)))
+
+
+class _Asked(nn.Module):
+    """A packed layer that notes when it is asked for its weight."""
+
+    def __init__(self, layer: PackedLinear, note: Callable[[], object]) -> None:
+        super().__init__()
+        self._multiply, self._read, self._note = layer.forward, lambda: layer.weight, note
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._multiply(x)
+
+    @property
+    def weight(self) -> Tensor:
+        self._note()
+        return self._read()  # type: ignore[no-untyped-call]
+
+
+@torch.no_grad()
+def _asked_for_weight(model: Any) -> Iterator[FormatRefusal]:
+    """Modules whose packed layers are asked for their weights, which those of transformers do not have.
+
+    While it loads a folder, transformers lets the class initialize all modules. Other layers are asked in a call.
+    """
+    reason = "transformers asks for its weight, which packed layers do not have"
+    packed = {name: one for name, one in model.named_modules() if isinstance(one, PackedLinear)}
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        make: Callable[..., Any] = type(model)._from_config
+        empty = make(copy.deepcopy(model.config))
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    called = copy.deepcopy(model, shared)
+    asked: dict[str, None] = {}
+    for name, layer in packed.items():
+        path, _, key = name.rpartition(".")
+        if isinstance(linear := getattr(_module_at(empty, path), key, None), nn.Linear):
+            del linear._parameters["weight"]
+            setattr(called.get_submodule(path), key, _Asked(layer, partial(asked.setdefault, name)))
+    owners: dict[str, Any] = {
+        name: one for name, one in empty.named_modules() if hasattr(one, "_init_weights")
+    }
+    for name, module in empty.named_modules():
+        owner = max((path for path in owners if not path or f"{name}.".startswith(f"{path}.")), key=len)
+        if _lacks_weight(partial(owners[owner]._init_weights, module)):
+            yield FormatRefusal(name, reason.replace("its weight", "the weights of its layers"), _OTHER)
+    with contextlib.suppress(Exception):  # left to the check of the file
+        run_model(called, torch.zeros(1, 4, dtype=torch.long, device=device_of(model)))
+    for name in asked:
+        yield FormatRefusal(name, reason, "IGNORE: this layer")
+
+
+def _lacks_weight(run: Callable[[], object]) -> bool:
+    """Whether a layer without weights is asked for them; any other error is left to the check of the file."""
+    try:
+        run()
+    except AttributeError as error:
+        return "has no attribute 'weight'" in str(error)
+    except Exception:
+        return False
+    return False
+
+
+def _module_at(model: nn.Module, name: str) -> nn.Module | None:
+    """The module of this name; None where the class holds experts in one tensor."""
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None
 
 
 def layer_tensors(layer: StoredLayer) -> dict[str, Tensor]:

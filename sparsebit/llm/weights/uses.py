@@ -63,7 +63,8 @@ LINEAR = {F.linear}
 MATMUL = {torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__}
 _ADDMM = {torch.addmm, torch.Tensor.addmm}
 BATCHED = {torch.bmm, torch.Tensor.bmm}
-PRODUCTS: frozenset[Any] = frozenset(LINEAR | MATMUL | _ADDMM | BATCHED)
+_BADDBMM = {torch.baddbmm, torch.Tensor.baddbmm}
+PRODUCTS: frozenset[Any] = frozenset(LINEAR | MATMUL | _ADDMM | BATCHED | _BADDBMM)
 
 
 class WatchWeights(TorchFunctionMode):
@@ -82,8 +83,8 @@ class WatchWeights(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in BATCHED and len(args) == 2:
-            for one in self._stacked(args[1], args[0]):
+        if (func in BATCHED and len(args) == 2) or (func in _BADDBMM and len(args) == 3):
+            for one in self._stacked(args[-1], args[-2]):
                 self._seen(one)
         elif use := self._use(func, args, kwargs):
             self._seen(use)
@@ -94,7 +95,12 @@ class WatchWeights(TorchFunctionMode):
             weight = args[1] if len(args) > 1 else kwargs.get("weight")
             return self._found(weight, args[0] if args else kwargs["input"], transposed=False)
         if func in MATMUL and len(args) == 2:
-            return self._found(args[1], args[0], transposed=True)
+            found = self._found(args[1], args[0], transposed=True)
+            if (
+                found is None and isinstance(args[1], Tensor) and args[1].dim() > 1
+            ):  # weight @ columns (Mamba)
+                found = self._found(args[0], args[1].mT, transposed=False)
+            return found
         if func in _ADDMM and len(args) == 3:
             return self._found(args[2], args[1], transposed=True)
         return None
@@ -104,10 +110,13 @@ class WatchWeights(TorchFunctionMode):
         known = (
             self._by_storage.get(weight.untyped_storage().data_ptr()) if isinstance(weight, Tensor) else None
         )
-        if known is None or weight.shape != known[1].shape or weight.stride() != known[1].stride():
+        if known is None or known[1].dim() != 3:
             return
-        for expert, rows in enumerate(inputs):
-            yield Use(Matrix(known[0], expert, transposed=True), rows[rows.any(-1)])
+        for transposed, stored in ((True, known[1]), (False, known[1].mT)):
+            if weight.shape == stored.shape and weight.stride() == stored.stride():
+                for expert, rows in enumerate(inputs):
+                    yield Use(Matrix(known[0], expert, transposed), rows[rows.any(-1)])
+                return
 
     def _found(self, weight: Any, inputs: Any, *, transposed: bool) -> Use | None:
         if not isinstance(weight, Tensor) or not isinstance(inputs, Tensor) or weight.dim() != 2:

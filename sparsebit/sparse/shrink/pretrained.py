@@ -131,11 +131,18 @@ def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
     config: Any = copy.deepcopy(model.config)
     text = text_config(config)
     heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
-    if "num_attention_heads" in numbers and heads and width and getattr(text, "head_dim", None) is None:
+    if "num_attention_heads" in numbers and heads and width and not _names_head_width(text):
         text.head_dim = width // heads  # otherwise it would follow from the number of heads
     for name, value in numbers.items():
         setattr(text, name, value)
     return config
+
+
+def _names_head_width(config: Any) -> bool:
+    try:
+        return getattr(config, "head_dim", None) is not None
+    except Exception:  # transformers raises its own error if the width differs from layer to layer
+        return True
 
 
 def _require_valid(config: Any, numbers: Mapping[str, int]) -> None:

@@ -116,3 +116,17 @@ def test_what_watches_weights_sees_them_in_bfloat16_too() -> None:
     with runs.products(), WatchWeights({"weight": weight}, seen.append):
         F.linear(inputs, weight)
     assert [use.matrix.name for use in seen] == ["weight"] and seen[0].inputs is inputs
+
+
+def test_a_sequence_that_is_longer_than_a_table_is_refused() -> None:
+    class Placed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Embedding(64, 4)
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            found: Tensor = self.places(torch.arange(input_ids.shape[1]))
+            return found
+
+    with pytest.raises(SparsebitError, match=r"(?s)a row that one of its tables.*sequences of 80 tokens"):
+        run_model(Placed(), tokens(80)[None])

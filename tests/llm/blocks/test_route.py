@@ -68,6 +68,17 @@ class Deciding(Residual):
         return out
 
 
+class Mapped(Residual):
+    """Computes between its blocks inside ``torch.vmap``, as some masks are made."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        hidden = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = torch.vmap(lambda one: one * 2)(block(hidden))
+        out: Tensor = self.head(hidden)
+        return out
+
+
 class Writing(Residual):
     """A result that the model writes into a tensor of its own."""
 
@@ -84,6 +95,11 @@ def test_numbers_and_writes_in_place_are_followed(kind: Any, starts: list[int]) 
     found = route(kind().eval())
     assert [visit.start for visit in found.visits] == starts
     assert found.visits[0].until == {0: 2} and not found.direct
+
+
+def test_what_is_computed_inside_vmap_is_followed() -> None:
+    found = route(Mapped().eval())
+    assert [visit.start for visit in found.visits] == [0, 1] and not found.direct
 
 
 def test_a_model_that_calls_no_block_is_refused() -> None:

@@ -12,7 +12,16 @@ from safetensors.torch import load_file
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from tests.llm.models import DECODERS, MORE_DECODERS, ROUTES, TRANSPOSED_EXPERTS, sharp, tokens
+from tests.llm.models import (
+    _GROUPED,
+    DECODERS,
+    MORE_DECODERS,
+    ROUTES,
+    TRANSPOSED_EXPERTS,
+    _from_config,
+    sharp,
+    tokens,
+)
 
 needs_engine = pytest.mark.skipif(
     importlib.util.find_spec("compressed_tensors") is None, reason="compressed-tensors is not installed"
@@ -126,7 +135,7 @@ def test_float_experts_stay_a_stack(tmp_path: Path) -> None:
     [
         ({"SCHEME": "affine"}, "reads experts without zero points"),
         ({"SPECIFIC": {"*layers.1*experts": {"BIT": 8}}}, "experts of one width and group size"),
-        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 0}}}, "experts that are all packed or all in float"),
+        ({"SPECIFIC": {"*layers.1*experts": {"BIT": 0}}}, "does not join beside packed experts"),
     ],
 )
 def test_experts_that_transformers_would_read_wrongly_are_refused(
@@ -146,10 +155,19 @@ def test_a_budget_cannot_choose_several_widths_for_experts() -> None:
         llm.quantize(DECODERS["mixtral"](), tokens(), config, progress=False)
 
 
-def test_t5_is_refused() -> None:
+def test_models_that_ask_packed_layers_for_their_weights_are_refused() -> None:
+    nanochat = _from_config("nanochat", **_GROUPED)  # while it is loaded
+    jamba = _from_config("jamba", **_GROUPED, attn_layer_period=2, attn_layer_offset=1, num_experts=1)
+    for model, name, asked, setting in (
+        (nanochat, "model.layers.0.self_attn", "the weights of its layers", "a model of another family"),
+        (jamba, r"model.layers.0.mamba.\w+", "its weight", "IGNORE: this layer"),
+    ):
+        small = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+        with pytest.raises(SparsebitError, match=rf"'{name}' exactly.*asks for {asked}.*\n.*{setting}"):
+            small.export("never", "compressed-tensors")
     small = llm.quantize(ROUTES["t5"](), None, {"METHOD": "rtn"}, progress=False)
     assert not any("relative_attention_bias" in name for name in small.weights)  # a table is not multiplied
-    with pytest.raises(SparsebitError, match=r"DenseReluDense' exactly.*asks T5's layers for their weight"):
+    with pytest.raises(SparsebitError, match=r"SelfAttention' exactly.*asks for the weights of its layers"):
         small.export("never", "compressed-tensors")
 
 

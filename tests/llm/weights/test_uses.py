@@ -31,11 +31,14 @@ def test_every_spelling_of_a_product() -> None:
         Matrix("stack", 1),
     ]
     assert all(use.inputs is x for use in seen[:6])
+    with WatchWeights(parameters, seen.append), torch.no_grad():
+        parameters["w"] @ x.T  # the weight on the left
+    assert seen[6].matrix == Matrix("w") and torch.equal(seen[6].inputs, x)
+    seen.clear()
     with WatchWeights({"stack": stack}, seen.append), torch.no_grad():
         torch.bmm(torch.stack([torch.zeros(2, 4), torch.ones(2, 4), torch.eye(2, 4)]), stack)
-        torch.bmm(
-            torch.ones(3, 2, 6), stack.mT
-        )  # held as [out, in], and multiplied transposed: nothing does that
-    assert [(use.matrix.expert, len(use.inputs)) for use in seen[6:]] == [(0, 0), (1, 2), (2, 2)]
-    assert all(use.matrix.transposed for use in seen[6:])
+        torch.bmm(torch.ones(3, 2, 6), stack.mT)  # held as [out, in]
+        torch.baddbmm(torch.zeros(3, 2, 6), torch.ones(3, 2, 4), stack)
+    assert [(use.matrix.expert, len(use.inputs)) for use in seen[:3]] == [(0, 0), (1, 2), (2, 2)]
+    assert [use.matrix.transposed for use in seen] == 3 * [True] + 3 * [False] + 3 * [True]
     assert str(Matrix("stack", 2)) == "stack[2]" and str(Matrix("w")) == "w"
