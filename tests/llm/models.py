@@ -165,7 +165,20 @@ class _Residual(nn.Sequential):
         return out
 
 
-class Residual(Plain):
+class NamesEnds:
+    """Says which layers are the embedding and the head, as models of transformers do."""
+
+    embed: nn.Module
+    head: nn.Module
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.head
+
+
+class Residual(NamesEnds, Plain):
     """The same model with its residuals inside the blocks."""
 
     def __init__(self) -> None:
@@ -180,7 +193,7 @@ class Residual(Plain):
         return out
 
 
-class Skips(nn.Module):
+class Skips(NamesEnds, nn.Module):
     """A U-Net of blocks: scaled one by one, joined to earlier ones, and all of them read behind the last."""
 
     def __init__(self) -> None:

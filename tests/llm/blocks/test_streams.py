@@ -16,7 +16,7 @@ from sparsebit.llm.blocks import solve, streams
 from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.blocks.find import find_stacks
 from sparsebit.llm.tokens import windows
-from tests.llm.models import ROUTES, VOCABULARY, Plain, Residual, tokens
+from tests.llm.models import ROUTES, VOCABULARY, NamesEnds, Plain, Residual, tokens
 
 LENGTH, COUNT = 16, 12  # of a sequence, and sequences: two batches, the second one smaller
 CONFIG = {
@@ -36,9 +36,13 @@ def require_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
     assert all(torch.equal(found[name], values) for name, values in wanted.items())
 
 
+class Outside(NamesEnds, Plain):
+    """Residuals between the blocks."""
+
+
 @pytest.mark.parametrize("method", ["gptq", ["awq", "gptq"], ["gptq", {"tune": {"steps": 2}}], "rtn"])
 def test_a_residual_outside_the_blocks_is_the_same_as_one_inside(method: object) -> None:
-    outside, inside = Plain(), Residual()
+    outside, inside = Outside(), Residual()
     inside.load_state_dict(outside.state_dict())
     head = {"BIT": 8, "GROUP_SIZE": 32}
     found, wanted = (weights(model, METHOD=method, HEAD=head) for model in (outside, inside))
