@@ -6,7 +6,6 @@ No code of the folder is run, nothing is downloaded, and no file outside the fol
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 from collections.abc import Iterator
@@ -25,9 +24,10 @@ MOST_BYTES = 2**24
 def import_transformers() -> Any:
     """The package that knows the classes of language models, or an error that says how to install it."""
     try:
-        return importlib.import_module("transformers")
+        import transformers
     except ImportError as error:
         raise missing_package("transformers", "a language model", extra="llm", error=error) from error
+    return transformers
 
 
 def read_config(folder: str | os.PathLike[str]) -> Any:

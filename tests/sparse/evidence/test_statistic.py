@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.config.pruning.criteria import SPARSER_RULES
 from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.sparse import SPARSERS, Rows, SparseModel, Sparser, register_sparser, register_statistic
 from sparsebit.sparse.evidence.activations import InputProducts
@@ -69,8 +68,7 @@ def test_new_evidence_and_its_criterion_are_one_file_outside() -> None:
             peaks = net[:2](x).amax(0)
         assert smodel.kept()["0"].tolist() == (peaks > peaks.sort().values[3]).tolist()
     finally:
-        for known in (SPARSERS, SPARSER_RULES):
-            known.remove("test_low_peak")
+        SPARSERS.remove("test_low_peak")
         STATISTICS.remove("test_peak")
 
 
