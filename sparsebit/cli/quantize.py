@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     if arguments.report:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
-    left = [edge for edge in plan.edges if edge.in_float]
+    left = plan.left_float()
     pruned = f" --pruned {arguments.pruned}" if arguments.pruned else ""
     written = [str(path) for path in (arguments.output, arguments.report) if path]
     return Outcome(
