@@ -39,7 +39,11 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
     )
     parser.add_argument(
-        "--pruned", metavar="FOLDER", help="folder that `sparsebit prune` wrote for this model"
+        "--pruned",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="folder that `sparsebit prune` wrote for this model; repeat it if it was pruned again",
     )
 
 

@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sparsebit.cli.command import UsageError
+from sparsebit.cli.command import UsageError, command_to_copy
 from sparsebit.cli.reference import is_reference, require_reference
 from sparsebit.errors import missing_package
 from sparsebit.storage import MANIFEST, require_file, require_place
 
 _CODE = ("model", "metric", "loss", "finetune")  # arguments that name an object of the user's code
 _FILES = ("weights", "file")
-_FOLDERS = ("pruned", "quantized")
+_FOLDERS = ("quantized",)
 _DATA = ("data", "test")
 LEAST = 2**16  # bytes that any result takes
 LEAST_SHARE = 8  # the fraction of a float model's bytes that any result takes, even with 4-bit weights
@@ -42,7 +42,7 @@ def require_named_things(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "the arguments are in the wrong order",
             expected="FILE MODEL",
-            hint=f"sparsebit check {model} {file}",
+            hint=command_to_copy("check", model, file),
         )
     for kind, reference in given(_CODE):
         require_reference(reference, "function" if kind == "finetune" else kind)
@@ -53,7 +53,8 @@ def require_named_things(arguments: argparse.Namespace) -> None:
             require_reference(what, "model")
     for kind, path in given(_FILES):
         _require_file(path, "weights file" if kind == "weights" else "file")
-    for kind, folder in given(_FOLDERS):
+    folders = [*given(_FOLDERS), *(("pruned", folder) for folder in getattr(arguments, "pruned", ()))]
+    for kind, folder in folders:
         if not Path(folder, MANIFEST).is_file():
             maker = "prune" if kind == "pruned" else "quantize"
             raise UsageError(

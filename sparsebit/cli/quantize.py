@@ -15,7 +15,7 @@ from sparsebit.cli.arguments import (
     add_report,
     add_test,
 )
-from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.command import BLANK, Command, Outcome, command_to_copy
 from sparsebit.errors import ArtifactError
 from sparsebit.storage import remove_steps, require_place
 
@@ -82,7 +82,15 @@ def run(arguments: argparse.Namespace) -> Outcome:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
     left = plan.left_float()
-    pruned = f" --pruned {arguments.pruned}" if arguments.pruned else ""
+    next_step = command_to_copy(
+        "export",
+        arguments.model,
+        weights=arguments.weights,
+        pruned=arguments.pruned,
+        quantized=arguments.output,
+        data=BLANK,
+        output="model.onnx",
+    )
     written = [str(path) for path in (arguments.output, arguments.report) if path]
     return Outcome(
         shown=(
@@ -91,8 +99,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
             *accuracy.rows(),
             f"written: {', '.join(written)}",
-            f"next:    sparsebit export {arguments.model}{pruned} --quantized {arguments.output} --data … "
-            "--output model.onnx",
+            f"next:    {next_step}",
         ),
         data={
             "output": arguments.output,

@@ -25,7 +25,7 @@ def test_numbers_that_cannot_be_used_are_refused_with_what_can() -> None:
 
 def test_a_model_has_weights_and_what_was_made_of_it() -> None:
     found = parse(arguments.add_model, "net.py:make", "--quantized", "q", quantized=True)
-    assert (found.model, found.weights, found.pruned, found.quantized) == ("net.py:make", None, None, "q")
+    assert (found.model, found.weights, found.pruned, found.quantized) == ("net.py:make", None, [], "q")
     with pytest.raises(argparse.ArgumentError), pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "error", _raise)
         parse(arguments.add_model, "net.py:make", "--quantized", "q")
