@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from sparsebit.errors import SparsebitError
 
-
 BLANK = "…"  # in a command to copy: what the user has to fill in
 
 

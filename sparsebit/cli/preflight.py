@@ -61,8 +61,20 @@ def require_named_things(arguments: argparse.Namespace) -> None:
                 f"{folder} is not a saved model" if Path(folder).exists() else f"no such folder: {folder}",
                 expected=f"a folder that `sparsebit {maker}` wrote, with {MANIFEST} in it",
             )
-    for _, source in given(_DATA):
+    sources = [source for _, source in given(_DATA)]
+    for source in sources:
         require_data(source)
+    images = any(Path(source).is_dir() for source in sources)
+    arrays = any(Path(source).suffix == ".npz" for source in sources)
+    for option, used, what in (
+        ("batch_size", images or arrays, "folders of images and .npz files"),
+        ("image_size", images, "folders of images"),
+        ("mean", images, "folders of images"),
+        ("std", images, "folders of images"),
+        ("batches", bool(sources), "data"),
+    ):
+        if getattr(arguments, option, None) is not None and not used:
+            raise UsageError(f"--{option.replace('_', '-')} is for {what} only, and has no effect here")
 
 
 def require_outputs(arguments: argparse.Namespace, model_bytes: int = 0) -> None:

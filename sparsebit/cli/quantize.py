@@ -18,6 +18,7 @@ from sparsebit.cli.arguments import (
 from sparsebit.cli.command import BLANK, Command, Outcome, command_to_copy
 from sparsebit.errors import ArtifactError
 from sparsebit.storage import remove_steps, require_place
+from sparsebit.storage.place import require_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _steps(arguments: argparse.Namespace) -> Path:
     """The folder in which finished recovery steps are kept for --resume."""
-    output: Path = arguments.output
+    output = require_name(arguments.output)
     return output.with_name(f".{output.name}.steps")
 
 
