@@ -90,7 +90,14 @@ def install(root: Path, profile: str) -> None:
 
 
 def run(command: list[str | Path], root: Path) -> None:
-    subprocess.run(command, cwd=root, check=True)
+    """Run one command. Its output, hundreds of lines of pip, is only shown if it fails."""
+    sys.stderr.write(f"install: {' '.join(map(str, command[2:]))}\n")
+    log = root / ".venv" / "install.log"
+    with log.open("wb") as file:
+        done = subprocess.run(command, cwd=root, stdout=file, stderr=subprocess.STDOUT)
+    if done.returncode:
+        sys.stderr.write(log.read_text(errors="replace"))
+        raise subprocess.CalledProcessError(done.returncode, command)
 
 
 def fingerprint(root: Path, profile: str) -> dict[str, str]:

@@ -36,9 +36,10 @@ def top1(outputs: Tensor, labels: Tensor) -> Tensor:
             expected=f"labels of shape {tuple(answers.shape)} for outputs of shape {tuple(outputs.shape)}",
             got=f"labels of shape {tuple(labels.shape)}",
         )
-    if labels.numel() and int(labels.max()) >= outputs.shape[1]:
+    ends = (int(labels.min()), int(labels.max())) if labels.numel() else ()
+    if wrong := [label for label in ends if not 0 <= label < outputs.shape[1]]:
         raise SparsebitError(
-            f"label {int(labels.max())} is out of range for a model with {outputs.shape[1]} classes",
+            f"label {wrong[0]} is out of range for a model with {outputs.shape[1]} classes",
             expected=f"labels from 0 to {outputs.shape[1] - 1}",
         )
     return (answers == labels).float().mean()
@@ -70,10 +71,14 @@ def measure(
             args, kwargs, _, labels = to_device(inputs.labelled(item), device)
             outputs = first_tensor(model(*args, **kwargs))
             size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
+            if not size:
+                continue
             labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
             total += size * float(metric(outputs, labels))
             count += size
-    return total / max(count, 1)
+    if not count:
+        raise DataError("there are no samples to measure on: every batch is empty")
+    return total / count
 
 
 def has_labels(batch: Any, inputs: ModelInputs | None = None) -> bool:

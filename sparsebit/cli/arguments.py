@@ -39,7 +39,11 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
         "--weights", metavar="FILE", help="weights to load: safetensors, or a state dict saved by torch"
     )
     parser.add_argument(
-        "--pruned", metavar="FOLDER", help="folder that `sparsebit prune` wrote for this model"
+        "--pruned",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="folder that `sparsebit prune` wrote for this model; repeat it if it was pruned again",
     )
 
 
@@ -54,25 +58,19 @@ def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: st
 
 def _add_reading(group: Any) -> None:
     """Arguments that say how images and arrays become batches."""
-    group.add_argument(
-        "--batch-size", type=positive, default=32, metavar="N", help="batch size for images and .npz (32)"
-    )
+    group.add_argument("--batch-size", type=positive, metavar="N", help="batch size for images and .npz (32)")
     group.add_argument("--batches", type=positive, metavar="N", help="use only the first N batches")
-    group.add_argument(
-        "--image-size", type=positive, default=224, metavar="N", help="pixels per side of images (224)"
-    )
+    group.add_argument("--image-size", type=positive, metavar="N", help="pixels per side of images (224)")
     group.add_argument(
         "--mean",
         type=float,
         nargs="+",
-        default=[0.485, 0.456, 0.406],
         help="mean of each channel, subtracted from images (ImageNet's)",
     )
     group.add_argument(
         "--std",
         type=float,
         nargs="+",
-        default=[0.229, 0.224, 0.225],
         help="standard deviation of each channel, by which images are divided (ImageNet's)",
     )
 

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparsebit.errors import SparsebitError
 
+BLANK = "…"  # in a command to copy: what the user has to fill in
+
 
 class UsageError(SparsebitError):
     """A mistake in the command line, or in a file that it names."""
+
+
+def command_to_copy(verb: str, *arguments: object, **options: object) -> str:
+    """A command line of sparsebit, quoted for the shell. Options that are None are left out, lists are repeated.
+
+    Example:
+        >>> print(command_to_copy("export", "net.py:make", weights=None, pruned=["my net; ls"], output="-a"))
+        sparsebit export net.py:make --pruned 'my net; ls' --output ./-a
+    """
+    given = [
+        f"--{name} {_quoted(one)}"
+        for name, value in options.items()
+        for one in (value if isinstance(value, list) else [] if value is None else [value])
+    ]
+    return " ".join(["sparsebit", verb, *map(_quoted, arguments), *given])
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    if text == BLANK:
+        return text
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)  # not to be read as an option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from sparsebit.cli.arguments import (
     add_test,
     seconds,
 )
-from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.command import BLANK, Command, Outcome, UsageError, command_to_copy
 from sparsebit.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -115,9 +115,17 @@ def run(arguments: argparse.Namespace) -> Outcome:
 
 
 def _next(arguments: argparse.Namespace) -> str:
-    pruned = f" --pruned {arguments.output}/pruned" if (arguments.output / "pruned").is_dir() else ""
-    words = f"sparsebit export {arguments.model}{pruned} --quantized {arguments.output}/quantized"
-    return f"next:    {words} --data … --output model.onnx"
+    made: Path = arguments.output
+    words = command_to_copy(
+        "export",
+        arguments.model,
+        weights=arguments.weights,
+        pruned=[*arguments.pruned, *([made / "pruned"] if (made / "pruned").is_dir() else [])],
+        quantized=made / "quantized",
+        data=BLANK,
+        output="model.onnx",
+    )
+    return f"next:    {words}"
 
 
 def _refuse_other_search(folder: Path, resume: bool) -> None:

@@ -29,6 +29,8 @@ from sparsebit.quantization import QuantModel
 from sparsebit.storage.archive import require_expansion
 
 MOST_EXPANSION = 100  # of an .npz file when unpacked; a file of zeros grows by 1,000
+BATCH = 32
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
 
@@ -92,13 +94,19 @@ def _start(text: str, arguments: argparse.Namespace) -> Callable[[], Iterable[An
     require_data(text)
     path = Path(text)
     if path.is_dir():
-        size, mean, std = arguments.image_size, arguments.mean, arguments.std
-        folder = ImageFolder(path, arguments.batch_size, size, tuple(mean), tuple(std))
+        size, mean, std = arguments.image_size or 224, arguments.mean or MEAN, arguments.std or STD
+        folder = ImageFolder(path, arguments.batch_size or BATCH, size, tuple(mean), tuple(std))
         return lambda: folder
     if path.suffix == ".npz":
-        batches = read_npz(path, arguments.batch_size)
+        batches = read_npz(path, arguments.batch_size or BATCH)
         return lambda: batches
     found = resolve(text, "data")
+    if isinstance(found, Iterator):
+        raise UsageError(
+            f"{text!r} can be read only once",
+            got=with_article(type(found).__name__),
+            hint="name the function that makes it",
+        )
     if not callable(found) or isinstance(found, Iterable):
         return lambda: _iterable(found, text)
     return lambda: _iterable(call(found, text, "data"), text)

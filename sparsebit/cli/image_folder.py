@@ -19,6 +19,9 @@ from sparsebit.storage.text_file import open_regular
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 
 
+MOST_PIXELS = 10**8
+
+
 @dataclass(frozen=True)
 class ImageFolder:
     """Images preprocessed as for most models: the shorter side resized, the center cropped, normalized.
@@ -42,9 +45,16 @@ class ImageFolder:
 
     def files(self) -> list[tuple[Path, int | None]]:
         """Every image file with the number of its class."""
-        classes = sorted(entry for entry in self.folder.iterdir() if entry.is_dir())
-        found = [(file, None) for file in self._images(self.folder)] if not classes else []
+        entries = sorted(self.folder.iterdir())
+        classes = [entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        found = [(file, None) for file in self._images(self.folder)]
         labelled = [(file, index) for index, place in enumerate(classes) for file in self._images(place)]
+        if found and labelled:
+            raise UsageError(
+                f"{self.folder} holds images beside folders of images",
+                expected="images alone, or one subfolder for each class",
+                got=f"{found[0][0].name} and {classes[0].name}/",
+            )
         if not found and not labelled:
             raise UsageError(
                 f"no images in {self.folder}", expected=f"files ending in {', '.join(sorted(ENDINGS))}"
@@ -76,6 +86,10 @@ class ImageFolder:
             with warnings.catch_warnings(), open_regular(file) as data:
                 warnings.simplefilter("error", Image.DecompressionBombWarning)
                 with Image.open(data) as opened:
+                    if opened.mode.startswith(("I", "F")):  # Pillow would cut off what is brighter than 255
+                        raise ValueError(
+                            "its numbers have more than 8 bits; convert it to 8 bits per channel"
+                        )
                     image = opened.convert("RGB" if len(self.mean) == 3 else "L")
         except MemoryError:
             raise UsageError(f"{file} does not fit into memory") from None
@@ -83,9 +97,12 @@ class ImageFolder:
             raise UsageError(f"{file} cannot be read as an image: {error}") from None
         enlarged = round(self.size * 8 / 7) if self.size >= 64 else self.size  # 256 for 224
         scale = enlarged / min(image.size)
-        image = image.resize(
-            (max(self.size, round(image.width * scale)), max(self.size, round(image.height * scale)))
-        )
+        width, height = (max(self.size, round(length * scale)) for length in image.size)
+        if width * height > MOST_PIXELS:
+            raise UsageError(
+                f"{file} is too large for --image-size {self.size}: it would be resized to {width} x {height} pixels"
+            )
+        image = image.resize((width, height))
         left, top = (image.width - self.size) // 2, (image.height - self.size) // 2
         cut = np.asarray(image.crop((left, top, left + self.size, top + self.size)), dtype=np.float32) / 255
         values = torch.from_numpy(cut.reshape(self.size, self.size, len(self.mean))).permute(2, 0, 1)

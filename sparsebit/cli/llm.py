@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsebit.cli.arguments import add_config, add_output, add_report, positive
-from sparsebit.cli.command import Command, Outcome, UsageError
+from sparsebit.cli.command import Command, Outcome, UsageError, command_to_copy
 from sparsebit.cli.reference import is_reference, require_reference, resolve
 from sparsebit.config.llm import FORMAT_NAMES, LlmConfig
 from sparsebit.display import printable
@@ -214,8 +214,8 @@ def _next_step(made: Any, output: Path) -> str:
         with contextlib.suppress(SparsebitError):
             require_exact(name, FORMATS[name](), made)
             place = f"model{FORMATS[name].extension}" if FORMATS[name].extension else name
-            return f"sparsebit llm export {output} --format {name} -o {place}"
-    return f"sparsebit llm eval {output} --text test.txt"
+            return command_to_copy("llm export", output, format=name, output=place)
+    return command_to_copy("llm eval", output, text="test.txt")
 
 
 def _prune(arguments: argparse.Namespace) -> Outcome:
@@ -239,7 +239,7 @@ def _prune(arguments: argparse.Namespace) -> Outcome:
         shown=(
             f"{count / 1e6:.1f} million parameters are left",
             f"written: {arguments.output}",
-            f"next:    sparsebit llm quantize {arguments.output} --text {text} -o quantized",
+            f"next:    {command_to_copy('llm quantize', arguments.output, text=text, output='quantized')}",
         ),
         data={"output": arguments.output, "parameters": count, **sizes},
     )

@@ -41,7 +41,13 @@ A CONFIG is the name of a preset or a YAML file; --set changes any key of it: --
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes in arguments are raised like all other errors, so that --json can report them too."""
+    """Mistakes in arguments are raised like all other errors, so that --json can report them too.
+
+    Options are written out: ``--js`` for ``--json`` would be found by argparse, and not where errors are reported.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"{self.prog} --help shows the arguments and an example")
@@ -52,14 +58,13 @@ def build_parser(
 ) -> argparse.ArgumentParser:
     """The parser for all commands; only the command in use is imported to add its arguments."""
     chosen = next((word for word in words if not word.startswith("-")), None)
-    style = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="sparsebit", description=_ABOUT, formatter_class=style)
+    parser = _Parser(prog="sparsebit", description=_ABOUT)
     parser.add_argument("--version", action="version", version=f"sparsebit {version}")
     subparsers = parser.add_subparsers(
         metavar="COMMAND", required=True, title="commands", parser_class=_Parser
     )
     for entry in entries:
-        word = subparsers.add_parser(entry.name, help=entry.help, formatter_class=style)
+        word = subparsers.add_parser(entry.name, help=entry.help)
         if entry.name == chosen:
             _declare(word, entry.load(), entry.name)
     return parser
@@ -75,7 +80,7 @@ def _declare(parser: argparse.ArgumentParser, command: Command, name: str) -> No
         verbs = parser.add_subparsers(metavar="ACTION", required=True, title="actions", parser_class=_Parser)
         for verb, inner in command.verbs.items():
             help = inner.description.strip().partition(".")[0]
-            own = verbs.add_parser(verb, help=help, formatter_class=argparse.RawDescriptionHelpFormatter)
+            own = verbs.add_parser(verb, help=help)
             _declare(own, inner, f"{name} {verb}")
         return
     command.add_arguments(parser)

@@ -29,8 +29,8 @@ _NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts 
 def open_model(arguments: argparse.Namespace, reference: str | None = None) -> nn.Module:
     """The model that the arguments describe, in evaluation mode, pruned if --pruned is given."""
     model = load_model(reference or arguments.model, arguments.weights)
-    if arguments.pruned:
-        model = load_pruned(arguments.pruned, model).eval()
+    for folder in arguments.pruned:
+        model = load_pruned(folder, model).eval()
     require_outputs(arguments, sum(parameter.nbytes for parameter in model.parameters()))
     return model
 

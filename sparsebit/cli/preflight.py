@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sparsebit.cli.command import UsageError
+from sparsebit.cli.command import UsageError, command_to_copy
 from sparsebit.cli.reference import is_reference, require_reference
 from sparsebit.errors import missing_package
 from sparsebit.storage import MANIFEST, require_file, require_place
 
 _CODE = ("model", "metric", "loss", "finetune")  # arguments that name an object of the user's code
 _FILES = ("weights", "file")
-_FOLDERS = ("pruned", "quantized")
+_FOLDERS = ("quantized",)
 _DATA = ("data", "test")
 LEAST = 2**16  # bytes that any result takes
 LEAST_SHARE = 8  # the fraction of a float model's bytes that any result takes, even with 4-bit weights
@@ -42,7 +42,7 @@ def require_named_things(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "the arguments are in the wrong order",
             expected="FILE MODEL",
-            hint=f"sparsebit check {model} {file}",
+            hint=command_to_copy("check", model, file),
         )
     for kind, reference in given(_CODE):
         require_reference(reference, "function" if kind == "finetune" else kind)
@@ -53,15 +53,28 @@ def require_named_things(arguments: argparse.Namespace) -> None:
             require_reference(what, "model")
     for kind, path in given(_FILES):
         _require_file(path, "weights file" if kind == "weights" else "file")
-    for kind, folder in given(_FOLDERS):
+    folders = [*given(_FOLDERS), *(("pruned", folder) for folder in getattr(arguments, "pruned", ()))]
+    for kind, folder in folders:
         if not Path(folder, MANIFEST).is_file():
             maker = "prune" if kind == "pruned" else "quantize"
             raise UsageError(
                 f"{folder} is not a saved model" if Path(folder).exists() else f"no such folder: {folder}",
                 expected=f"a folder that `sparsebit {maker}` wrote, with {MANIFEST} in it",
             )
-    for _, source in given(_DATA):
+    sources = [source for _, source in given(_DATA)]
+    for source in sources:
         require_data(source)
+    images = any(Path(source).is_dir() for source in sources)
+    arrays = any(Path(source).suffix == ".npz" for source in sources)
+    for option, used, what in (
+        ("batch_size", images or arrays, "folders of images and .npz files"),
+        ("image_size", images, "folders of images"),
+        ("mean", images, "folders of images"),
+        ("std", images, "folders of images"),
+        ("batches", bool(sources), "data"),
+    ):
+        if getattr(arguments, option, None) is not None and not used:
+            raise UsageError(f"--{option.replace('_', '-')} is for {what} only, and has no effect here")
 
 
 def require_outputs(arguments: argparse.Namespace, model_bytes: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from sparsebit.cli.arguments import add_config, add_data, add_input, add_model, add_output, add_test
-from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.command import BLANK, Command, Outcome, command_to_copy
 
 DEFAULT = {"SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5}}
 
@@ -62,13 +62,20 @@ def run(arguments: argparse.Namespace) -> Outcome:
     accuracy.add(small, "measuring pruned")
     save(small, arguments.output)
     report = smodel.report()
+    next_step = command_to_copy(
+        "quantize",
+        arguments.model,
+        weights=arguments.weights,
+        pruned=[*arguments.pruned, arguments.output],
+        data=BLANK,
+        output=BLANK,
+    )
     return Outcome(
         shown=(
             report.table(),
             *accuracy.rows(),
             f"written: {arguments.output}",
-            "next:    train it briefly to recover accuracy, then sparsebit quantize … "
-            f"--pruned {arguments.output}; docs/how-to/prune.md shows how",
+            f"next:    train it briefly to recover accuracy, then {next_step}; docs/how-to/prune.md shows how",
         ),
         data={
             "output": arguments.output,

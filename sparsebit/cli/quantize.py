@@ -15,9 +15,10 @@ from sparsebit.cli.arguments import (
     add_report,
     add_test,
 )
-from sparsebit.cli.command import Command, Outcome
+from sparsebit.cli.command import BLANK, Command, Outcome, command_to_copy
 from sparsebit.errors import ArtifactError
 from sparsebit.storage import remove_steps, require_place
+from sparsebit.storage.place import require_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 def _steps(arguments: argparse.Namespace) -> Path:
     """The folder in which finished recovery steps are kept for --resume."""
-    output: Path = arguments.output
+    output = require_name(arguments.output)
     return output.with_name(f".{output.name}.steps")
 
 
@@ -81,8 +82,16 @@ def run(arguments: argparse.Namespace) -> Outcome:
     if arguments.report:
         save_report(arguments.report, collect(qmodel, data, name=arguments.model, accuracy=accuracy.pair))
     plan = qmodel.plan
-    left = [edge for edge in plan.edges if edge.in_float]
-    pruned = f" --pruned {arguments.pruned}" if arguments.pruned else ""
+    left = plan.left_float()
+    next_step = command_to_copy(
+        "export",
+        arguments.model,
+        weights=arguments.weights,
+        pruned=arguments.pruned,
+        quantized=arguments.output,
+        data=BLANK,
+        output="model.onnx",
+    )
     written = [str(path) for path in (arguments.output, arguments.report) if path]
     return Outcome(
         shown=(
@@ -91,8 +100,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
             *(f"  float: {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left[:8]),
             *accuracy.rows(),
             f"written: {', '.join(written)}",
-            f"next:    sparsebit export {arguments.model}{pruned} --quantized {arguments.output} --data … "
-            "--output model.onnx",
+            f"next:    {next_step}",
         ),
         data={
             "output": arguments.output,

@@ -35,6 +35,7 @@ from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_o
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import undisturbed, writes_in_place
+from sparsebit.graph.capture.failure import autocast_is_on
 from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.run import SavedState, flatten_call
 from sparsebit.quantization.quantizers import Quantizer
@@ -118,6 +119,11 @@ def export_graph(
     """
     started = time.perf_counter()
     TARGETS[target]  # raises, with the names there are
+    if autocast_is_on():
+        raise ExportError(
+            "torch.autocast is on, and a file has the types of the model itself",
+            hint="export outside of the autocast block",
+        )
     _refuse_bfloat16(gm)
     for package in ("onnx", "onnx_ir", "onnxscript", "onnxruntime"):
         require(package)

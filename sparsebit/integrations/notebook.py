@@ -39,13 +39,17 @@ def to_html(value: Any) -> str:
 
 def _plan(plan: QuantPlan) -> str:
     rows = [(t.name, t.side, str(t.spec), ", ".join(t.consumers), t.reason) for t in plan.tensors]
-    left = [(edge.consumer, edge.source, edge.reason) for edge in plan.edges if edge.tensor is None]
     head = f"plan for {plan.target}: {len(plan.weights())} weights and {len(plan.activations())} activations"
     quantized = _table(("tensor", "", "type", "read by", "why"), rows)
-    in_float = (
-        _folded(f"in float: {len(left)} inputs", _table(("operator", "input", "why"), left)) if left else ""
+    others = "".join(
+        _folded(
+            f"{what}: {len(edges)} inputs",
+            _table(("operator", "input", "why"), [(e.consumer, e.source, e.reason) for e in edges]),
+        )
+        for what, edges in (("in float", plan.left_float()), ("no quantizer needed", plan.fused()))
+        if edges
     )
-    return f"{_bold(head)}{quantized}{in_float}"
+    return f"{_bold(head)}{quantized}{others}"
 
 
 def _quant_model(qmodel: QuantModel) -> str:

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from sparsebit.quantization.quant_model import QuantModel
 
 KIND, VERSION = "quantized model", 2
+_AS_SAVED = (
+    "build the model with the arguments it had when it was saved; if it was pruned then, load the pruned model first"
+    " (--pruned FOLDER on the command line)"
+)
 
 
 def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool = False) -> None:
@@ -193,7 +197,7 @@ def require_grid(quantizer: Quantizer, folder: str | os.PathLike[str]) -> None:
             raise ArtifactError(
                 f"{os.fspath(folder)!r} does not fit this model: the weight {quantizer.name!r} has another size",
                 expected=f"a model in which it is not {list(quantizer.shape)}",
-                hint="build the model with the arguments it had when it was saved",
+                hint=_AS_SAVED,
             )
         if problem is not None:
             raise damaged(f"{folder}: the weight {quantizer.name!r}", f"{problem} does not fit")
@@ -208,7 +212,7 @@ def _other_model(model: nn.Module, saved: str, folder: str | os.PathLike[str]) -
         f"{os.fspath(folder)!r} was saved from another model",
         expected=f"{with_article(saved)} whose graph is the same, operator by operator",
         got=f"{got} with another graph" if type(model).__name__ == saved else got,
-        hint="build the model with the arguments it had when it was saved",
+        hint=_AS_SAVED,
     )
 
 

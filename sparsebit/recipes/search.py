@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 
 from torch import nn
@@ -23,7 +23,7 @@ from sparsebit.recipes.candidates import CANNOT, Candidates
 from sparsebit.recipes.goals import Goals, Measured
 from sparsebit.recipes.recipe import Recipe
 from sparsebit.recipes.space import LEVELS, Level, Structure, Variant, structures
-from sparsebit.recipes.state import State, digest_batch, digest_model
+from sparsebit.recipes.state import State, digest_data, digest_model
 from sparsebit.recipes.trial import Trial
 from sparsebit.runtime.timing import measured_seconds
 from sparsebit.targets import TARGETS
@@ -60,10 +60,9 @@ class Search:
         made = self.candidates
         asked = {
             "model": digest_model(made.model),
-            "data": digest_batch(made.batches[0]),
-            "batches": len(made.batches),
+            "data": digest_data(made.batches),
             "target": made.target,
-            "goals": [self.goals.max_drop, self.goals.speedup, self.goals.size],
+            **asdict(self.goals),
             "seed": made.seed,
             "ratios": sorted(made.ratios),
             "pruning": made.prune.to_dict(),
@@ -72,7 +71,9 @@ class Search:
         self.state = State(made.folder, asked)
         self.reached: dict[str, Trial] = {}
         self.base = self.state.base or self._measure_float()
-        if self.state.base is None:
+        if self.state.base is not None:
+            self._require_same_metric(self.state.base.metric)
+        else:
             self.state.base = self.base
             self.state.write()
         for trial in self.state.trials.values():
@@ -243,6 +244,17 @@ class Search:
         if not math.isfinite(metric):
             raise SparsebitError("the metric of the float model is NaN", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
+
+    def _require_same_metric(self, before: float) -> None:
+        """Raise if a resumed search would compare trials that were measured differently."""
+        now = self._metric_of(self.candidates.model)
+        if not math.isclose(now, before, rel_tol=1e-5, abs_tol=1e-9):
+            raise SparsebitError(
+                f"{self.candidates.folder} contains a search with another metric, or other data to measure it on",
+                expected=f"{before:.6g} for the float model, as in this search",
+                got=f"{now:.6g}",
+                hint="choose another folder, or remove this one to start again",
+            )
 
     def _measure(self, structure: Structure, qmodel: QuantModel, plan: str) -> Measured:
         seconds = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from sparsebit.storage.json_text import canonical, read_json
 from sparsebit.storage.text_file import read_bytes
 from sparsebit.storage.typed import to_plain
 
-STATE, VERSION = "search.json", 3
+STATE, VERSION = "search.json", 4
 MOST_BYTES = 2**28
 
 
@@ -56,9 +56,9 @@ class State:
         wanted = json.loads(json.dumps(self.asked))
         if different := [key for key in wanted if asked.get(key) != wanted[key]]:
             raise SparsebitError(
-                f"{file.parent} contains a search with a different value for {different[0]!r}",
-                expected=str(asked.get(different[0]))[:200],
-                got=str(self.asked[different[0]])[:200],
+                f"{file.parent} contains a search with a different {' and '.join(different)}",
+                expected="; ".join(f"{key}: {asked.get(key)}"[:100] for key in different),
+                got="; ".join(f"{key}: {self.asked[key]}"[:100] for key in different),
                 hint="choose another folder, or remove this one to start again",
             )
         self.base = Measured.read(content.section("base")) if content.value("base") is not None else None
@@ -89,9 +89,9 @@ def digest_model(model: nn.Module) -> str:
     return _digest({name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)})
 
 
-def digest_batch(batch: Any) -> str:
-    """A digest of the numbers of one batch."""
-    leaves = pytree.tree_leaves(batch)
+def digest_data(batches: Sequence[Any]) -> str:
+    """A digest of the numbers of all batches."""
+    leaves = pytree.tree_leaves(list(batches))
     return _digest({str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)})
 
 

@@ -106,5 +106,6 @@ def _other_model(model: nn.Module, folder: str | os.PathLike[str]) -> ArtifactEr
         f"{os.fspath(folder)!r} was saved from another model, or from one recorded with other inputs",
         expected="a model whose graph is the same, operator by operator",
         got=f"{with_article(type(model).__name__)} that is not",
-        hint="build it with the arguments it had, unpruned, and give the same kind of example inputs",
+        hint="build it with the arguments it had, and give the same kind of example inputs; pass the unpruned model, "
+        "or, if it was pruned before, the result of loading that (--pruned twice on the command line)",
     )

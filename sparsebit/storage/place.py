@@ -19,6 +19,10 @@ def require_name(path: str | os.PathLike[str]) -> Path:
     place = Path(path)
     if "\0" in str(place):
         raise ArtifactError(f"cannot write {str(place)!r}: its name contains a NUL character")
+    if not place.name:  # "", "." or "/"
+        raise ArtifactError(
+            f"the place to write to has no name: {os.fspath(path)!r}", hint="name a file or folder"
+        )
     above = existing_parent(place)
     try:
         most = os.pathconf(above, "PC_NAME_MAX")

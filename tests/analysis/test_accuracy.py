@@ -22,6 +22,16 @@ def test_accuracy_counts_samples_not_batches() -> None:
     assert measure(model, [{"input": X, "labels": Y}], shown=False) == 1
 
 
+def test_what_cannot_be_counted_is_left_out_or_refused() -> None:
+    model, empty = nn.Identity(), (X[:0], Y[:0])
+    assert measure(model, [empty, (X, Y)], shown=False) == 1
+    with pytest.raises(SparsebitError, match="no samples"):
+        measure(model, [empty], shown=False)
+    for label in (-1, 4):
+        with pytest.raises(SparsebitError, match=f"label {label} is out of range"):
+            measure(model, [(X, torch.full((4,), label))], shown=False)
+
+
 def test_the_mode_is_as_before() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4)).train()
     model[1].eval()  # frozen for fine-tuning

@@ -25,7 +25,7 @@ def test_numbers_that_cannot_be_used_are_refused_with_what_can() -> None:
 
 def test_a_model_has_weights_and_what_was_made_of_it() -> None:
     found = parse(arguments.add_model, "net.py:make", "--quantized", "q", quantized=True)
-    assert (found.model, found.weights, found.pruned, found.quantized) == ("net.py:make", None, None, "q")
+    assert (found.model, found.weights, found.pruned, found.quantized) == ("net.py:make", None, [], "q")
     with pytest.raises(argparse.ArgumentError), pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "error", _raise)
         parse(arguments.add_model, "net.py:make", "--quantized", "q")
@@ -35,9 +35,9 @@ def _raise(self: argparse.ArgumentParser, message: str) -> None:
     raise argparse.ArgumentError(None, message)
 
 
-def test_data_and_inputs_have_the_usual_defaults() -> None:
+def test_what_is_not_given_is_none() -> None:
     data = parse(arguments.add_data, "--data", "images", "--mean", "0.5")
-    assert (data.batch_size, data.image_size, data.batches, data.mean) == (32, 224, None, [0.5])
+    assert (data.batch_size, data.image_size, data.batches, data.mean) == (None, None, None, [0.5])
     assert parse(arguments.add_input, "--input", "1x3", "--input", "m=2").input == ["1x3", "m=2"]
 
 

@@ -38,6 +38,7 @@ def test_a_generator_function_gives_its_batches_again_and_again(place: Path) -> 
         ("nowhere", "no such data: nowhere"),
         ("net.py", "cannot be read as data"),
         ("net.py:not_a_model", "cannot be read as data"),
+        ("net.py:started", "can be read only once"),
     ],
 )
 def test_mistakes_in_data_say_what_to_do(place: Path, source: str, words: str) -> None:

@@ -60,6 +60,25 @@ def test_bad_images_are_refused(place: Path) -> None:
         open_data(arguments("--data", "images", "--mean", "0", "0"))
 
 
+def test_images_that_would_become_others_are_refused(place: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("images", "cat").mkdir(parents=True)
+    Path("images", ".thumbnails").mkdir()  # not a class, which would be the first
+    image.new("L", (8, 8)).save("images/cat/a.png")
+    words = arguments("--data", "images", "--image-size", "8")
+    assert next(iter(open_data(words)))[1].tolist() == [0]
+    image.new("L", (8, 8)).save("images/b.png")
+    with pytest.raises(UsageError, match="images beside folders"):
+        open_data(words)
+    Path("images/b.png").unlink()
+    image.new("I;16", (8, 8)).save("images/cat/a.png")
+    with pytest.raises(UsageError, match="more than 8 bits"):
+        open_data(words)
+    image.new("L", (1, 20000)).save("images/cat/a.png")
+    with pytest.raises(UsageError, match="would be resized to 256 x 5120000 pixels"):
+        open_data(arguments("--data", "images"))
+
+
 def test_an_image_that_is_a_bomb_a_pipe_or_damaged(place: Path) -> None:
     from PIL import Image
 

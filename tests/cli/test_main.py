@@ -84,6 +84,12 @@ def test_results_as_json_are_plain(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == {"command": "try", "ok": False, "path": "a/b", "ratio": None, "shape": [1, 2]}
 
 
+def test_options_are_written_out(cli: Cli) -> None:
+    """``--js`` set --json, and was not seen where text or JSON is chosen."""
+    done = cli("schema", "--js")
+    assert done.code == 2 and "unknown arguments: --js" in done.err and not done.out
+
+
 def test_unknown_words_are_mistakes_too(cli: Cli) -> None:
     done = cli("quantise")
     assert done.code == 2 and "invalid choice" in done.err and "--help" in done.err

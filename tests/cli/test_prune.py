@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,19 @@ def test_pruned_models_go_on_to_quantization(cli: Cli, place: Path) -> None:
     done = cli("quantize", "net.py:make", "--pruned", "small", *DATA, "-o", "both")
     assert done.code == 0 and "sparsebit export net.py:make --pruned small --quantized both" in done.out
     assert isinstance(QuantModel.load("both", small), QuantModel)
-    done = cli("export", "net.py:make", "--pruned", "small", "--quantized", "both", *DATA, "-o", "both.onnx")
-    assert done.code == 0, done.err
+
+
+def test_a_model_pruned_twice_is_exported_by_the_command_that_is_printed(cli: Cli, place: Path) -> None:
+    first, second = ("--pruned", "a; rm -rf net.py"), ("--pruned", "-$(ls)")
+    sizes = ("--input", "2x3x8x8", "--set", "SPARSER.RATIO=0.3", "--set", "SPARSER.ROUND_TO=1")
+    cli("prune", "net.py:make", *sizes, "-o", first[1])
+    again = cli("prune", "net.py:make", *first, *sizes, "-o=" + second[1])
+    assert "quantize net.py:make --pruned 'a; rm -rf net.py' --pruned './-$(ls)' --data …" in again.out
+    done = cli("quantize", "net.py:make", *first, "--pruned=" + second[1], *DATA, "-o", "both")
+    command = shlex.split(done.out.partition("next: ")[2].replace("…", "net.py:batches"))
+    assert command[0] == "sparsebit" and cli(*command[1:]).code == 0 and Path("model.onnx").is_file()
+    alone = cli("quantize", "net.py:make", "--pruned=" + second[1], *DATA, "-o", "other")
+    assert alone.code == 2 and "--pruned twice" in alone.err
 
 
 def test_pruning_by_gradients_takes_a_loss(cli: Cli, place: Path) -> None:

@@ -50,6 +50,7 @@ def batches():
         yield torch.randn(8, 3, 8, 8, generator=chance), torch.randint(4, (8,), generator=chance)
 
 
+started = batches()
 unlabelled = [torch.zeros(2, 3, 8, 8)]
 empty = []
 words = ["no", "batches"]

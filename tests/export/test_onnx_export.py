@@ -38,6 +38,17 @@ def test_the_verb_writes_and_checks(tmp_path: Path) -> None:
     assert "planned operators run on integers" in str(done)
 
 
+def test_a_file_has_one_precision(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 8, 8)
+    for model in (quantized(Residual(), x), Residual().eval()):
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ExportError, match="autocast is on") as error,
+        ):
+            export_onnx(model, x, tmp_path / "net")
+        assert "outside of the autocast block" in str(error.value)
+
+
 def test_what_is_compared_on_is_batches_of_data(tmp_path: Path) -> None:
     x = torch.randn(2, 3, 8, 8)
     qmodel = quantized(Residual(), x)

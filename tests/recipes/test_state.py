@@ -20,11 +20,25 @@ from tests.recipes.searching import Batches, Net
 
 def test_a_folder_of_another_search_is_refused(net: nn.Module, batches: Batches, tmp_path: Path) -> None:
     compress(net, batches, size=0.4, max_drop=1.0, folder=tmp_path)
-    with pytest.raises(SparsebitError, match="a different value for 'goals'"):
-        compress(net, batches, size=0.3, max_drop=1.0, folder=tmp_path)
+    with pytest.raises(SparsebitError, match="a different max_drop and size") as error:
+        compress(net, batches, size=0.3, max_drop=0.5, folder=tmp_path)
+    assert (error.value.expected, error.value.got) == ("max_drop: 1.0; size: 0.4", "max_drop: 0.5; size: 0.3")
     torch.manual_seed(1)
-    with pytest.raises(SparsebitError, match="a different value for 'model'"):
+    with pytest.raises(SparsebitError, match="a different model"):
         compress(Net().eval(), batches, size=0.4, max_drop=1.0, folder=tmp_path)
+
+
+def test_a_search_with_another_metric_or_later_batch_is_refused(
+    net: nn.Module, batches: Batches, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"size": 0.4, "max_drop": 1.0, "folder": tmp_path}
+    compress(net, batches, metric=lambda model: 0.75, **options)
+    with pytest.raises(SparsebitError, match="another metric") as error:
+        compress(net, batches, metric=lambda model: 0.5, **options)
+    assert error.value.expected == "0.75 for the float model, as in this search"
+    (x, y), *others = reversed(batches)
+    with pytest.raises(SparsebitError, match="a different data"):
+        compress(net, [*reversed(others), (x + 1, y)], metric=lambda model: 0.75, **options)
 
 
 def test_a_damaged_state_is_refused(net: nn.Module, batches: Batches, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,15 @@ def test_an_unreadable_stamp_counts_as_none(root: Path, commands: list[str]) -> 
     commands.clear()
     assert install.ensure(root, "test")
     assert commands[0] == "-m venv .venv"
+
+
+def test_output_is_shown_only_if_a_command_fails(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / ".venv").mkdir()
+    install.run([sys.executable, "-c", "print('many lines')"], root)
+    assert capsys.readouterr().err == "install: print('many lines')\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        install.run([sys.executable, "-c", "print('the reason'); raise SystemExit(1)"], root)
+    assert capsys.readouterr().err.endswith("\nthe reason\n")
 
 
 def test_an_unknown_profile_says_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def profile(
         layers=tuple(_layers(qmodel, alone, together, tensors)),
         tensors=tuple(tensors.values()),
         output=output,
-        left_float={edge.consumer: edge.reason for edge in qmodel.plan.edges if edge.in_float},
+        left_float={edge.consumer: edge.reason for edge in qmodel.plan.left_float()},
         batches=count,
     )
 

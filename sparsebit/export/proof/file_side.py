@@ -32,6 +32,7 @@ class CutModel:
     feeds: dict[str, str] = field(default_factory=dict)  # tensor -> graph input
     reads: dict[str, str] = field(default_factory=dict)  # tensor -> graph output
     as_numbers: set[str] = field(default_factory=set)  # cut after DequantizeLinear: 8-bit floats
+    sources: dict[str, set[str]] = field(default_factory=dict)  # graph output -> tensors it is computed from
 
 
 def cut(model: Any, ranks: dict[str, int]) -> CutModel:
@@ -60,7 +61,24 @@ def cut(model: Any, ranks: dict[str, int]) -> CutModel:
             read.shape, read.type = shape, ir.TensorType(dtype)
             graph.outputs.append(read)
         found.feeds[name], found.reads[name] = given.name, read.name
+    tensors = {given: name for name, given in found.feeds.items()}
+    found.sources = {value.name: _sources(value, tensors) for value in graph.outputs}
     found.proto = ir.serde.serialize_model(model)
+    return found
+
+
+def _sources(value: Any, tensors: dict[str, str]) -> set[str]:
+    """The cut tensors that a value is computed from."""
+    waiting, seen, found = [value], set(), set()
+    while waiting:
+        current = waiting.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        if current.name in tensors:
+            found.add(tensors[current.name])
+        elif (node := current.producer()) is not None:
+            waiting += node.inputs
     return found
 
 

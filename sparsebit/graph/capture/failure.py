@@ -10,6 +10,11 @@ from torch import Tensor, fx
 from sparsebit.errors import SparsebitError
 
 
+def autocast_is_on() -> bool:
+    """Whether the caller is inside ``torch.autocast``."""
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+
+
 def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
     """Add to an error the node that raised it, the shapes it was given, and the line of the model it was recorded from.
 
@@ -38,7 +43,7 @@ def explain_failure(gm: fx.GraphModule, error: Exception) -> None:
     error.add_note(f"in node {node.name!r} of the captured graph, given {', '.join(shapes) or 'no tensors'}")
     if node.meta.get("source"):
         error.add_note(f"recorded from {node.meta['source']}")
-    if any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")):
+    if autocast_is_on():
         error.add_note(
             "next: the model may read a dtype in its code, which autocast changes; capture or quantize it inside "
             "torch.autocast as well"

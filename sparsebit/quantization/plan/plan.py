@@ -69,6 +69,14 @@ class QuantPlan:
         """The activations among the tensors."""
         return tuple(tensor for tensor in self.tensors if tensor.side == "A")
 
+    def left_float(self) -> tuple[PlannedEdge, ...]:
+        """The inputs that operators of their own read in float."""
+        return tuple(edge for edge in self.edges if edge.in_float)
+
+    def fused(self) -> tuple[PlannedEdge, ...]:
+        """The inputs that exist only inside a fused operator, so that they need no quantizer."""
+        return tuple(edge for edge in self.edges if edge.tensor is None and not edge.in_float)
+
     def with_specs(self, specs: Mapping[str, TensorSpec]) -> QuantPlan:
         """The same tensors with other specs, for example after ``set_bit``."""
         changed = tuple(replace(t, spec=specs.get(t.name, t.spec)) for t in self.tensors)
@@ -122,10 +130,10 @@ class QuantPlan:
         for tensor in self.tensors:
             readers = f" -> {', '.join(tensor.consumers)}" if tensor.consumers else ""
             lines.append(f"  {tensor.side} {tensor.name:<{width}}  {tensor.spec}{readers}: {tensor.reason}")
-        left = [edge for edge in self.edges if edge.tensor is None]
-        if left:
-            lines.append(f"in float ({len(left)} inputs of operators)")
-            lines += [f"  {edge.consumer} <- {edge.source}: {edge.reason}" for edge in left]
+        for what, edges in (("in float", self.left_float()), ("no quantizer needed", self.fused())):
+            if edges:
+                lines.append(f"{what} ({len(edges)} inputs of operators)")
+                lines += [f"  {edge.consumer} <- {edge.source}: {edge.reason}" for edge in edges]
         lines += [f"note: {note}" for note in self.notes]
         return printable("\n".join(lines))
 

@@ -35,6 +35,14 @@ def test_print_has_a_line_and_a_reason_for_every_tensor_and_every_float_edge() -
             assert f"  {edge.consumer} <- {edge.source}: {edge.reason}" in lines
 
 
+def test_values_inside_fused_operators_are_not_listed_as_float() -> None:
+    made = plan("onnxruntime")
+    before, _, fused = str(made).partition(f"no quantizer needed ({len(made.fused())} inputs of operators)")
+    assert "computed inside" not in before
+    assert made.fused() and fused.count("computed inside") == len(made.fused())
+    assert {*made.left_float(), *made.fused()} == {edge for edge in made.edges if edge.tensor is None}
+
+
 def test_difference_names_what_is_gone_new_and_changed() -> None:
     ours = plan()
     assert ours.difference(ours) == [] == ours.difference(plan())
