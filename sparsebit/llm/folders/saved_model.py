@@ -25,6 +25,7 @@ from sparsebit.llm.folders.source import (
     put,
     require_fits,
     run_experts_in_turn,
+    separate_blocks,
     tensor_at,
     twin_of,
 )
@@ -91,6 +92,7 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     content, tensors = read_folder(folder, KIND, VERSION)
     made = _empty_model(content, sum(map(len, tensors.values()))) if model is None else twin_of(model)
     run_experts_in_turn(made)
+    separate_blocks(made)
     for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
         require_fits(made, name, value, os.fspath(folder))
         put(made, name, value)
