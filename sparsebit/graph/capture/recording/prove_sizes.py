@@ -80,9 +80,8 @@ class SizeProof:
         groups: dict[tuple[int, int], list[Place]] = {}  # equal extents in the same dimension change together
         for index, dim in _places(inputs):
             groups.setdefault((dim, inputs[index].size(dim)), []).append((index, dim))
-        widths = {
-            size for p in self.runs.model.parameters() if p.dim() > 1 for size in (p.size(1), p.size(-1))
-        } - {1}  # a batch of one is not a width
+        matrices = [parameter for parameter in self.runs.model.parameters() if parameter.dim() > 1]
+        widths = {size for one in matrices for size in (one.size(1), one.size(-1))} - {1}  # a batch of one
         likely = [group for (_, extent), group in groups.items() if extent > 0 and extent not in widths]
         if len(likely) > 1:
             self._try([place for group in likely for place in group], double=False)

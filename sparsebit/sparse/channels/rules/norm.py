@@ -13,9 +13,8 @@ from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, number, pick, rule, tensor_name
 
-FEWEST_COMPLETE_GROUPS = (
-    4  # below, removing complete groups is too coarse: every group loses as many channels
-)
+# With fewer, removing complete groups is too coarse: every group loses as many channels.
+FEWEST_COMPLETE_GROUPS = 4
 
 
 @rule("norm_per_channel")
