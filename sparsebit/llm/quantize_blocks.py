@@ -136,6 +136,12 @@ def _quantize(
     if streams is not None:
         streams.finish()
     result.add(solve_outside(source, plan, pipeline.solver, streams))
+    if not result.records:
+        raise SparsebitError(
+            f"no weight of {type(source.model).__name__} was quantized",
+            got=", ".join(sorted(set(plan.ignored.values()))),
+            hint="pass no data, with METHOD: rtn: weights are then rounded without running the model",
+        )
     plan.announce()
     return result
 

@@ -348,6 +348,23 @@ def test_a_head_that_is_not_found_is_an_error() -> None:
         llm.quantize(Plain(), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}})
 
 
+class _Einsum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bli,oi->blo", x, self.weight)
+
+
+def test_a_model_of_which_nothing_is_quantized_is_an_error() -> None:
+    model = Plain()
+    model.blocks = nn.ModuleList(_Einsum() for _ in range(2))
+    with pytest.raises(SparsebitError, match=r"(?s)no weight of Plain was quantized.*not seen.*METHOD: rtn"):
+        llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert len(llm.quantize(model, None, {**CONFIG, "METHOD": "rtn"}, progress=False).weights) == 2
+
+
 class _Sharing(nn.Module):
     """One block of several, with a module that all have, a weight that it has twice, and one of the embedding."""
 
