@@ -143,9 +143,8 @@ class SizeProof:
             theirs = _checks(other)
             aligned = [node.args[2] for node in checks] == [node.args[2] for node in theirs]
             for index, node in enumerate(checks):
-                if not aligned or (
-                    _numbers(node) != _numbers(theirs[index]) and node.args[1] == theirs[index].args[1]
-                ):
+                same_branch = aligned and node.args[1] == theirs[index].args[1]
+                if not aligned or (same_branch and _sizes_behind(node) != _sizes_behind(theirs[index])):
                     settled[index] = False
         for index, node in enumerate(checks):
             if settled[index]:
@@ -243,8 +242,15 @@ def _checks(trace: RecordedRun) -> list[fx.Node]:
     return [node for node in trace.graph.nodes if node.target is check_branch]
 
 
-def _numbers(check: fx.Node) -> list[Any]:
-    """The numbers that a branch compared."""
-    taken = check.args[0]
-    operands = taken.args if isinstance(taken, fx.Node) else ()
-    return [operand.meta.get("value") if isinstance(operand, fx.Node) else operand for operand in operands]
+def _sizes_behind(check: fx.Node) -> list[Any]:
+    """The sizes that a branch was computed from: two sizes of a tensor may have one remainder."""
+    found, waiting = [], [check.args[0]]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, fx.Node):
+            continue
+        if node.target in (Tensor.size, Tensor.numel):
+            found.append(node.meta.get("value"))
+        else:
+            waiting += node.args
+    return found
