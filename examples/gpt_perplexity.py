@@ -49,9 +49,8 @@ class Logits(nn.Module):
 @torch.no_grad()
 def perplexity(model: nn.Module, rows: Tensor) -> float:
     """Over windows that do not overlap."""
-    batches = [
-        batch for batch in rows.split(4) if len(batch) == 4
-    ]  # transformers treats a lone row in another way
+    # transformers treats a lone row in another way.
+    batches = [batch for batch in rows.split(4) if len(batch) == 4]
     losses = [F.cross_entropy(model(x)[:, :-1].flatten(0, 1), x[:, 1:].flatten()).item() for x in batches]
     return math.exp(sum(losses) / len(losses))
 

@@ -113,9 +113,8 @@ def test_every_installed_dependency_is_pinned() -> None:
 
 def test_nothing_is_pinned_without_need() -> None:
     spare = pins().keys() - installed_closure().keys() - {"pip", "setuptools", "wheel"}
-    spare = {
-        name for name in spare if not BROUGHT_BY_CUDA.fullmatch(name)
-    }  # triton is for some machines only
+    # triton is for some machines only.
+    spare = {name for name in spare if not BROUGHT_BY_CUDA.fullmatch(name)}
     assert not spare, (
         f"no dependency brings these; remove them from constraints.txt: {', '.join(sorted(spare))}"
     )

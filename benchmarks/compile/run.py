@@ -110,9 +110,8 @@ def _run(name: str, training: bool, device: str, backend: str | None) -> tuple[l
         qmodel.init_QAT(batch_norm="freeze")
     qmodel.to(device).train(training)
     for module in qmodel.modules():
-        if isinstance(
-            module, torch.nn.modules.dropout._DropoutNd
-        ):  # compiled code draws other random numbers
+        # Compiled code draws other random numbers.
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.eval()
     args, kwargs = pytree.tree_map_only(Tensor, lambda t: t.to(device), (args, kwargs))
     model: Any = qmodel if backend is None else torch.compile(qmodel, backend=backend)

@@ -76,9 +76,8 @@ def check_clip() -> list[str]:
             alpha = quantizer.alpha
             alpha.data.fill_(start)
             x, grad, *_ = case.make("cpu")
-            x.masked_fill_((x - 1).abs() < 0.5, start).masked_fill_(
-                (x + 1).abs() < 0.5, -start
-            )  # on the ends
+            # On the ends.
+            x.masked_fill_((x - 1).abs() < 0.5, start).masked_fill_((x + 1).abs() < 0.5, -start)
             x.masked_fill_(x == x.max(), float("nan"))
             found = []
             for kernels in (True, False):

@@ -118,9 +118,8 @@ def measure(
         x = torch.randn(batch, 3, size, size, device="cuda", dtype=torch.bfloat16)
         x = x.to(memory_format=memory_format)
         labels = torch.randint(1000, (batch,), device="cuda")
-        with (
-            torch.no_grad()
-        ):  # statistics of batch norm, without which ranges would be those of another network
+        # Statistics of batch norm, without which ranges would be those of another network.
+        with torch.no_grad():
             for _ in range(30):
                 net.train()(x)
         for name, fused in (

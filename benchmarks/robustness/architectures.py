@@ -66,9 +66,8 @@ def load_net(seed: int, folder: Path) -> tuple[nn.Module, Inputs]:
     torch.manual_seed(seed)
     net = module.Net()
     for name, tensor in [*net.named_parameters(), *net.named_buffers()]:
-        if (
-            tensor.is_floating_point()
-        ):  # every number its own: pruning is followed by the values of the weights
+        # Every number its own: pruning is followed by the values of the weights.
+        if tensor.is_floating_point():
             with torch.no_grad():
                 noise = torch.rand_like(tensor) + 0.5
                 tensor.copy_(noise if "var" in name else tensor + 0.1 * (noise - 1))

@@ -36,9 +36,8 @@ from sparsebit.llm import LanguageModel
 from sparsebit.sparse import load as load_pruned
 
 X = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-Verb = tuple[
-    Callable[[Path, int], object], Callable[[Path], object]
-]  # write version 0 or 1; read what is there
+# Write version 0 or 1; read what is there.
+Verb = tuple[Callable[[Path, int], object], Callable[[Path], object]]
 
 
 def pruned(version: int) -> SparseModel:

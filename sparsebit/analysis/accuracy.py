@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,12 +37,13 @@ def top1(outputs: Tensor, labels: Tensor) -> Tensor:
             expected=f"labels of shape {tuple(answers.shape)} for outputs of shape {tuple(outputs.shape)}",
             got=f"labels of shape {tuple(labels.shape)}",
         )
-    ends = (int(labels.min()), int(labels.max())) if labels.numel() else ()
-    if wrong := [label for label in ends if not 0 <= label < outputs.shape[1]]:
-        raise SparsebitError(
-            f"label {wrong[0]} is out of range for a model with {outputs.shape[1]} classes",
-            expected=f"labels from 0 to {outputs.shape[1] - 1}",
-        )
+    for label in map(int, labels.aminmax()) if labels.numel() else ():
+        if not 0 <= label < outputs.shape[1]:
+            raise SparsebitError(
+                f"label {label} is out of range for a model with {outputs.shape[1]} classes",
+                expected=f"labels from 0 to {outputs.shape[1] - 1}",
+                hint="pass your own metric for labels that do not count, such as -100",
+            )
     return (answers == labels).float().mean()
 
 
@@ -70,10 +72,10 @@ def measure(
         for item in read_batches(batches, None, what, shown):
             args, kwargs, _, labels = to_device(inputs.labelled(item), device)
             outputs = first_tensor(model(*args, **kwargs))
-            size = len(labels) if isinstance(labels, Sequence | Tensor) else 1
+            labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
+            size = len(labels) if isinstance(labels, Sequence) or np.ndim(labels) else 1
             if not size:
                 continue
-            labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
             total += size * float(metric(outputs, labels))
             count += size
     if not count:

@@ -12,6 +12,7 @@ from torch import nn
 
 from sparsebit.batches import as_call, to_device
 from sparsebit.errors import SparsebitError
+from sparsebit.export.numbers import as_array
 from sparsebit.export.onnx_export import export_onnx, graph_of
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime import PairedClock, open_session, time_call
@@ -30,9 +31,7 @@ def runtime_call(
         threads: how many threads the runtime may use.
     """
     args, kwargs = as_call(example_inputs)
-    values = [
-        value.detach().cpu().numpy() for value in flatten_call(graph_of(model, args, kwargs), args, kwargs)
-    ]
+    values = map(as_array, flatten_call(graph_of(model, args, kwargs), args, kwargs))
     with tempfile.TemporaryDirectory() as folder:
         done = export_onnx(model, (args, kwargs), Path(folder) / "model.onnx", check=False)
         feed = dict(zip(done.exported.input_names, values, strict=True))

@@ -242,9 +242,8 @@ def _one_interrupt(interrupt: _Interrupt) -> Iterator[None]:
         if not interrupt.waits:
             raise KeyboardInterrupt
 
-    def lost(
-        unraisable: Any,
-    ) -> None:  # in a callback that may raise nothing, such as that of a weak reference
+    def lost(unraisable: Any) -> None:
+        """An interrupt in a callback that may raise nothing, such as that of a weak reference, is sent again."""
         nonlocal last
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             hook(unraisable)

@@ -119,9 +119,8 @@ def export_onnx(
     report: CheckReport | None = None
     findings: tuple[Finding, ...] = ()
 
-    def inspect(
-        written: Exported,
-    ) -> None:  # before it replaces an existing file, so that a good file is not lost
+    def inspect(written: Exported) -> None:
+        """Check a file before it replaces an existing one, so that a good file is not lost."""
         nonlocal report, findings
         if check:
             report = replace(_check(graph, written, compared), path=path)

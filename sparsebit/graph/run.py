@@ -126,11 +126,8 @@ def _compute(
         if instead is not None:
             return instead(*args, **kwargs)
         return getattr(interpreter, node.op)(node.target, args, kwargs)
-    except (
-        SparsebitError,
-        torch.OutOfMemoryError,
-    ):  # the one explains itself, the other is handled by its type
-        raise
+    except (SparsebitError, torch.OutOfMemoryError):
+        raise  # the one explains itself, the other is handled by its type
     except Exception as error:
         gm = interpreter.module
         assert isinstance(gm, GraphModule)

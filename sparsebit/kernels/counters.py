@@ -23,9 +23,8 @@ class _Counters:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._of_stream: dict[int, Tensor] = {}
-        self._made: list[
-            Tensor
-        ] = []  # too small ones too: a kernel on another stream may still be counting in them
+        # Too small ones too: a kernel on another stream may still be counting in them.
+        self._made: list[Tensor] = []
         self._reserved = self._zeros(self.RESERVED)
         self._used = 0
 
@@ -51,10 +50,8 @@ class _Counters:
         """At least ``count`` counters for a call on the current stream."""
         count = math.ceil(count / 4) * 4  # so that the next ones begin at a multiple of 16 bytes as well
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            if self._used + count > self.RESERVED:
-                return torch.zeros(
-                    count, dtype=torch.int32, device=self._device
-                )  # recorded, made by each replay
+            if self._used + count > self.RESERVED:  # the zeros are recorded, and made by each replay
+                return torch.zeros(count, dtype=torch.int32, device=self._device)
             self._used += count
             return self._reserved[self._used - count : self._used]
         stream = current_stream(self._device.index) if self._device.type == "cuda" else 0

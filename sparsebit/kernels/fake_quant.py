@@ -230,7 +230,7 @@ class _Snap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # for gradients of gradients, which there are none of
+        if torch.is_grad_enabled():  # for second derivatives, which are an error
             return _differentiate_once(ctx, *grads)
         return _gradients(ctx, *grads)
 

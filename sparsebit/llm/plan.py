@@ -35,8 +35,12 @@ class Plan:
         self._specs: dict[str, WeightSpec] = {}
         self._model = source.model
         inside = tuple(f"{name}." for name in source.blocks)
-        parameters = source.model.named_parameters()
-        matrices = [name for name, one in parameters if name.startswith(inside) and one.dim() in (2, 3)]
+        parameters = source.model.named_parameters(remove_duplicate=False)
+        matrices = [
+            name
+            for name, one in parameters
+            if name.startswith(inside) and one.dim() in (2, 3) and name not in source.tied
+        ]
         config.require_matched(name.rpartition(".")[0] for name in matrices)
         for name in matrices:
             layer = name.rpartition(".")[0]
@@ -50,7 +54,8 @@ class Plan:
                 continue
             self._specs[name] = as_weight_spec(asked)
         head = config.HEAD.spec()
-        self._outside = [] if head is None else embedding_and_head(source.model)
+        ends = [] if head is None else embedding_and_head(source.model)
+        self._outside = [name for name in ends if not name.startswith(inside)]
         if head is not None and not self._outside:
             raise SparsebitError(
                 f"{type(source.model).__name__} does not say which layers are its embedding and its head",

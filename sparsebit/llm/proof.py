@@ -55,9 +55,8 @@ class ExportReport:
     divergence: float | None = None  # mean, of the next-token distributions, in nats
     rounded_layers: int = 0  # layers before which the engine rounds activations to 8 bits
     rounding_cost: float = 0.0  # the divergence caused by the same rounding in torch
-    tie_cost: float = (
-        0.0  # the largest one of nudged roundings, measured if rounding_cost does not explain the divergence
-    )
+    # The largest one of nudged roundings, measured if rounding_cost does not explain the divergence.
+    tie_cost: float = 0.0
     tolerance: float = 0.0  # the divergence that the engine's arithmetic explains
     # How often the most likely token is the same; None for a model without a head.
     agreement: float | None = None

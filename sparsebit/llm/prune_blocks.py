@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.copies import copy_module
 from sparsebit.graph.run import evaluating
 from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
@@ -22,14 +23,14 @@ from sparsebit.sparse.shrink.pretrained import text_config
 
 def drop_blocks(model: nn.Module, rows: Tensor, count: int) -> nn.Module:
     """A copy without the ``count`` blocks that change the direction of the hidden states least."""
-    changes = block_changes(model, rows)
-    if not 0 < count < len(changes):
+    total = len(find_stack(model).modules)
+    if not 0 < count < total:
         raise SparsebitError(
-            f"{count} of {len(changes)} blocks cannot be removed", expected=f"from 1 to {len(changes) - 1}"
+            f"{count} of {total} blocks cannot be removed", expected=f"from 1 to {total - 1}"
         )
-    going = set(sorted(range(len(changes)), key=changes.__getitem__)[:count])
-    made = copy.deepcopy(model)
-    kept = [index for index in range(len(changes)) if index not in going]
+    changes = block_changes(model, rows)
+    kept = sorted(sorted(range(total), key=changes.__getitem__)[count:])
+    made = copy_module(model)
     stack = find_stack(made)
     _replace_blocks(made, stack, kept)
     _shorten_config(model, made, stack, kept)
@@ -86,10 +87,8 @@ def _shorten_config(model: nn.Module, made: nn.Module, stack: Stack, kept: Seque
             continue
         changes: dict[str, Any] = {name: len(kept)}
         for key, entries in settings.items():
-            as_many = isinstance(entries, list | tuple) and len(entries) == count
-            if as_many and any(
-                place in key for place in (*places, "pattern", "intermediate_size")
-            ):  # one entry for each block
+            for_each = any(place in key for place in (*places, "pattern", "intermediate_size"))
+            if for_each and isinstance(entries, list | tuple) and len(entries) == count:
                 changes[key] = type(entries)(entries[index] for index in kept)
         config = copy.deepcopy(made.config)
         _change(config, changes)

@@ -15,18 +15,20 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import SparsebitError, with_article
+from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route, find_route
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.streams import BATCH, BlockCalls, Outputs, Stream, Streams
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks, config_text, digest_outside_blocks
 from sparsebit.llm.folders.source import WeightSource
-from sparsebit.llm.language_model import LanguageModel, Made, is_quantized
+from sparsebit.llm.language_model import LanguageModel, LayerRecord, Made, is_quantized
 from sparsebit.llm.methods.pipeline import Pipeline
 from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
+from sparsebit.llm.weights.uses import Matrix
 from sparsebit.processes import failing_together, is_distributed, rank, require_same
 from sparsebit.progress import progress as shown_progress
 from sparsebit.storage import working_in
@@ -106,7 +108,7 @@ def _quantize(
     for index, number in shown_progress(order, "quantizing blocks", shown=progress):
         name = route.names[number]
         block = source.fill(name)
-        shared = _share(source, result, name)
+        _take_shared(source, result, name)
         runs = BlockCalls.none(block, name) if streams is None else streams.reach(number, block)
         earlier = finished.read(index, name, block)
         if earlier is None or runs.floats is not None:
@@ -124,7 +126,8 @@ def _quantize(
             earlier.restore(block, name)
             outputs = run_block(runs.first) if streams is not None else ()
         plan.note_unseen(name, made)
-        result.add([*made, *shared])
+        result.add(made)
+        result.add(_pack_shared(source, result, name))
         if streams is not None:
             streams.advance(runs, outputs, floats)
         del runs, outputs, floats  # and with them the block's inputs
@@ -133,22 +136,41 @@ def _quantize(
     if streams is not None:
         streams.finish()
     result.add(solve_outside(source, plan, pipeline.solver, streams))
+    if not result.records:
+        raise SparsebitError(
+            f"no weight of {type(source.model).__name__} was quantized",
+            got=", ".join(sorted(set(plan.ignored.values()))),
+            hint="pass no data, with METHOD: rtn: weights are then rounded without running the model",
+        )
     plan.announce()
     return result
 
 
-def _share(source: WeightSource, result: LanguageModel, block: str) -> list[Made]:
-    """Give a block the solved values of the matrices that it shares with earlier blocks, and return them."""
-    records = {record.name: record for record in result.records}
-    made = []
-    for name, first in source.tied.items():
-        if name.startswith(f"{block}.") and (record := records.get(first)):
-            held = result.weights.get(first)
-            if held is not None:
-                numbers = held.numbers()
-                source.model.get_parameter(name).data.copy_(numbers.T if record.transposed else numbers)
-            made.append(Made(name, held, record.loss, record.tokens, record.remark, record.transposed))
-    return made
+def _shared(source: WeightSource, result: LanguageModel, block: str) -> list[tuple[LayerRecord, str]]:
+    """The solved matrices that a block has too: the record of each, and the name that it has in the block."""
+    return [
+        (record, f"{name}{record.name.removeprefix(first)}")
+        for name, first in source.tied.items()
+        if name.startswith(f"{block}.")
+        for record in result.records
+        if record.name.partition("[")[0] == first
+    ]
+
+
+def _take_shared(source: WeightSource, result: LanguageModel, block: str) -> None:
+    """Give a block the solved values of the matrices that it shares with earlier blocks."""
+    parameters = dict(source.model.named_parameters(remove_duplicate=False))
+    for record, name in _shared(source, result, block):
+        held = result.weights.get(record.name)
+        first, own = (Matrix.parse(one, transposed=record.transposed) for one in (record.name, name))
+        stored(parameters, own).copy_(stored(parameters, first) if held is None else held.numbers())
+
+
+def _pack_shared(source: WeightSource, result: LanguageModel, block: str) -> list[Made]:
+    return [
+        Made(name, result.weights.get(one.name), one.loss, one.tokens, one.remark, one.transposed)
+        for one, name in _shared(source, result, block)
+    ]
 
 
 def _route(source: WeightSource, sequences: Tensor | None) -> Route:

@@ -54,7 +54,8 @@ class OnnxFile:
                 expected=", ".join(self.input_names),
                 got=", ".join([f"{len(tensors)} in order", *(f"{name} by name" for name in named)]),
             )
-        return {name: tensor.numpy() for name, tensor in [*zip(free, tensors, strict=True), *named.items()]}
+        given = [*zip(free, tensors, strict=True), *named.items()]
+        return {name: tensor.detach().cpu().numpy() for name, tensor in given}
 
     def run(self, feed: dict[str, Any]) -> dict[str, Any]:
         """The call without conversions, for timing."""

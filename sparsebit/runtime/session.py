@@ -63,9 +63,8 @@ class Session:
                 expected=", ".join(value.name for value in self.inputs),
                 got=", ".join(feed) or "no inputs",
             ) from None
-        for (
-            value
-        ) in self.inputs:  # OpenVINO returns empty results for arrays that do not fit a free dimension
+        # OpenVINO returns empty results for arrays that do not fit a free dimension.
+        for value in self.inputs:
             if not value.fits(given[value.name]):
                 raise SessionError(
                     f"input {value.name!r} has another size than the file declares",

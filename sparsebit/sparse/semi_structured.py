@@ -107,17 +107,9 @@ def use_sparse_kernels(
     refused = {name: reason for name, module in found.items() if (reason := why_dense(module.weight))}
     if len(refused) == len(found):
         raise _refusal(refused)
-    vectors = count_vectors(
-        model,
-        {name: module for name, module in found.items() if name not in refused},
-        example_inputs,
-        example_kwargs,
-    )
-    bare = (
-        find_bare(model, {name: found[name] for name in vectors}, example_inputs, example_kwargs)
-        if int8
-        else ()
-    )
+    candidates = {name: module for name, module in found.items() if name not in refused}
+    vectors = count_vectors(model, candidates, example_inputs, example_kwargs)
+    bare = find_bare(model, candidates, example_inputs, example_kwargs) if int8 else set[str]()
     layers = []
     for name, module in found.items():
         shape = tuple(module.weight.shape)

@@ -45,6 +45,10 @@ def test_labels_are_found_or_asked_for() -> None:
         measure(nn.Identity(), [X], shown=False)
     with pytest.raises(SparsebitError, match="no batch"):
         measure(nn.Identity(), [], shown=False)
+    with pytest.raises(SparsebitError, match=r"(?s)label -100 is out of range.*labels that do not count"):
+        measure(nn.Identity(), [(X, torch.tensor([0, 1, -100, 3]))], shown=False)
+    with pytest.raises(SparsebitError, match="expected: labels of shape \\(1,\\)"):
+        measure(nn.Identity(), [(X[:1], torch.tensor(0))], shown=False)
 
 
 def test_logits_are_found_in_structured_outputs() -> None:

@@ -16,6 +16,7 @@ from sparsebit.analysis import (
     runtime_latency,
 )
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture import capture
 from sparsebit.quantization import QuantModel, parse_qconfig
 from sparsebit.runtime import timing
 from sparsebit.sparse import SparseModel
@@ -116,6 +117,12 @@ def test_runtimes_can_be_asked_for_the_time(chain: nn.Module, images: list[Tenso
     qmodel.calibrate(images, progress=False)
     qmodel.set_quant(w_quant=True, a_quant=True)
     assert 0 < runtime_latency(qmodel, (images[0],), runtime=runtime, rounds=3) < 1
+
+
+def test_a_model_in_bfloat16_has_no_time_on_a_cpu() -> None:
+    half = torch.zeros(1, 4, dtype=torch.bfloat16)
+    with pytest.raises(SparsebitError, match="bfloat16 models cannot be exported"):
+        runtime_latency(capture(nn.Linear(4, 4).bfloat16().eval(), half), (half,))
 
 
 def test_a_clock_without_inputs_says_who_asked_and_what_to_give() -> None:

@@ -30,9 +30,8 @@ def test_importing_from_a_file_that_is_gone_says_what_replaces_it() -> None:
     with pytest.raises(OldNameError, match=r"use sparsebit\.graph\.match\.Pattern"):
         importlib.import_module("sparsebit.quantization.converters.utils.dominator_tree").DominatorTree  # noqa: B018
     importlib.import_module("sparsebit.quantization.converters.fuse_operations.lists")
-    with pytest.raises(
-        OldNameError, match=r"use SCHEDULE\.FUSE_BN"
-    ):  # a function with the name of its folder
+    # A function with the name of its folder.
+    with pytest.raises(OldNameError, match=r"use SCHEDULE\.FUSE_BN"):
         from sparsebit.quantization.converters import (  # type: ignore[import-not-found]
             fuse_operations,  # noqa: F401
         )

@@ -23,9 +23,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:
 def test_followers_hear_of_the_new_one(heard: list[tuple[Tensor, Tensor]]) -> None:
     old, new = torch.zeros(1), torch.ones(1)
     assert announce_replacement(old, new) is new
-    assert (
-        announce_replacement(None, new) is announce_replacement(new, new) is new
-    )  # nothing took anything's place
+    # Nothing took anything's place.
+    assert announce_replacement(None, new) is announce_replacement(new, new) is new
     assert len(heard) == 1 and heard[0][0] is old and heard[0][1] is new
 
 

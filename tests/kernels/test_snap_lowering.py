@@ -136,9 +136,8 @@ def test_it_is_computed_in_the_loop_of_what_is_before_it() -> None:
     forward, backward = compare_codes()
     assert "torch.ops.sparsebit" not in forward + backward
     assert forward.count("extern_kernels.convolution(") == 1
-    assert (
-        len(LOOPS.findall(forward)) <= 2
-    )  # statistics of batch norm, and all that is between it and the convolution
+    # Statistics of batch norm, and all that is between it and the convolution.
+    assert len(LOOPS.findall(forward)) <= 2
 
 
 @pytest.mark.slow

@@ -100,10 +100,8 @@ def test_only_widths_that_the_formats_hold_and_at_their_size(tmp_path: Path) -> 
     model = sharp("llama")
     result = quantize(model, {"BITS": 6.0, "FORMATS": ["gguf", "genai"]})
     codes = {record.code for record in result.records}
-    assert codes == {
-        "int4_full",
-        "int8_full",
-    }  # two and three bits would take the room of four in a gguf file
+    # Two and three bits would take the room of four in a gguf file.
+    assert codes == {"int4_full", "int8_full"}
     report = result.export(tmp_path / "out", "onnxruntime-genai", ids=torch.arange(3, 9))
     assert report.ok, str(report)
     layers = [kind_of(model, layer, held) for layer, held in layers_of(result)]

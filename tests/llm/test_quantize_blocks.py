@@ -348,6 +348,74 @@ def test_a_head_that_is_not_found_is_an_error() -> None:
         llm.quantize(Plain(), None, {"METHOD": "rtn", "HEAD": {"BIT": 4}})
 
 
+class _Einsum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bli,oi->blo", x, self.weight)
+
+
+def test_a_model_of_which_nothing_is_quantized_is_an_error() -> None:
+    model = Plain()
+    model.blocks = nn.ModuleList(_Einsum() for _ in range(2))
+    with pytest.raises(SparsebitError, match=r"(?s)no weight of Plain was quantized.*not seen.*METHOD: rtn"):
+        llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert len(llm.quantize(model, None, {**CONFIG, "METHOD": "rtn"}, progress=False).weights) == 2
+
+
+class _Sharing(nn.Module):
+    """One block of several, with a module that all have, a weight that it has twice, and one of the embedding."""
+
+    def __init__(self, mlp: nn.Module, embed: nn.Embedding) -> None:
+        super().__init__()
+        self.mlp = mlp
+        self.up, self.gate, self.out = (nn.Linear(32, 32) for _ in range(3))
+        self.gate.weight, self.out.weight = self.up.weight, embed.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = x + self.out(self.up(x) * self.gate(x).tanh()) + self.mlp(x)
+        return found
+
+
+def _sharing() -> Plain:
+    torch.manual_seed(0)
+    model = Plain()
+    model.embed = nn.Embedding(32, 32)
+    mlp = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    model.blocks = nn.ModuleList(_Sharing(mlp, model.embed) for _ in range(3))
+    return model.eval()
+
+
+@pytest.mark.parametrize("bits", [4, 0])
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
+def test_whatever_blocks_share_is_compressed_in_all_of_them(tmp_path: Path, method: str, bits: int) -> None:
+    config = {**CONFIG, "METHOD": method, "W": {"BIT": bits, "GROUP_SIZE": 32, "SPARSITY": 0.5}}
+    ids = tokens() % 32
+    found = llm.quantize(_sharing(), ids, config, folder=tmp_path / "blocks", progress=False)
+    plain: Any = _sharing()
+    for index, block in enumerate(plain.blocks):
+        block.mlp = copy.deepcopy(block.mlp)
+        for layer in ("mlp.0", "mlp.2", "up", "gate", "out"):
+            name = f"blocks.{index}.{layer}.weight"
+            record = next(one for one in found.records if one.name == name)
+            held = found.weights[name].numbers() if bits else found.model.get_parameter(name)
+            assert record.bits == pytest.approx(4.5 if bits else 32)
+            assert float((held == 0).float().mean()) > 0.45
+            block.get_submodule(layer).weight = nn.Parameter(held)
+    first, second = plain.blocks[0], plain.blocks[2]
+    assert torch.equal(first.up.weight, first.gate.weight)
+    assert torch.equal(first.mlp[0].weight, second.mlp[0].weight)
+    wanted = plain(ids[None, :16])
+    assert torch.allclose(found(ids[None, :16]), wanted, atol=1e-5)
+    resumed = llm.quantize(_sharing(), ids, config, folder=tmp_path / "blocks", progress=False)
+    assert torch.equal(resumed(ids[None, :16]), found(ids[None, :16]))
+    found.save(tmp_path / "saved")
+    loaded = llm.LanguageModel.load(tmp_path / "saved", _sharing())
+    assert torch.equal(loaded(ids[None, :16]), found(ids[None, :16]))
+
+
 def test_blocks_that_share_weights_share_the_packed_ones(tmp_path: Path) -> None:
     model = _from_config(
         "zamba2",

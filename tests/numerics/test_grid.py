@@ -253,11 +253,8 @@ def test_symmetric_scale_is_absmax_over_qmax() -> None:
     for name, top in (("int8", 127), ("fp8_e4m3", 448), ("fp8_e5m2", 57344), ("nf4", 1)):
         assert choose_grid(lo, hi, CodeType.parse(name)).scale.equal(largest / top)
     affine = choose_grid(lo, hi, CodeType("uint", 8))
-    assert affine.zero_point.tolist() == [
-        153,
-        255,
-        0,
-    ]  # 0 is the last code, or the first, of a one-sided range
+    # 0 is the last code, or the first, of a one-sided range.
+    assert affine.zero_point.tolist() == [153, 255, 0]
     assert Grid(affine.scale[2:], affine.zero_point[2:], affine.code).snap(torch.tensor([6.0])) == 6.0
 
 

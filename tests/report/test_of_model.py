@@ -53,11 +53,8 @@ def test_pruning_the_check_and_configs_are_on_the_page() -> None:
         "It is slower than the float model. A usual cause (3 HardSigmoid): each operator in"
     )
     assert "preset int8_openvino" in slower and "docs/troubleshooting.md" in slower
-    assert (metric.name, metric.unit, size.before) == (
-        "metric",
-        "number",
-        8000,
-    )  # not a share; before pruning
+    # Not a share; before pruning.
+    assert (metric.name, metric.unit, size.before) == ("metric", "number", 8000)
     assert (
         "head",
         "planned on integers, runs in float in onnxruntime: its bias is in float",

@@ -21,7 +21,7 @@ def test_a_file_is_called_like_its_model(tmp_path: Path) -> None:
     model, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
     path = export_graph(capture(model, (x,)), (x,), path=tmp_path / "net.onnx").path
     file = OnnxFile(path, threads=1)
-    more = torch.randn(5, 4)
+    more = torch.randn(5, 4, requires_grad=True)
     torch.testing.assert_close(file(more), model(more), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(file(**{file.input_names[0]: x}), model(x), rtol=1e-5, atol=1e-5)
     assert file.example(batch=7)[file.input_names[0]].shape == (7, 4)

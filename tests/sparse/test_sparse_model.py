@@ -27,11 +27,8 @@ def test_the_recipe_with_every_criterion(name: str) -> None:
     smodel.calc_params(BATCHES, functional.cross_entropy)
     small = smodel.shrink()
     assert_same(small(images()), smodel(images()))
-    assert widths(smodel) == {
-        "stem": 8,
-        "conv1": 16,
-        "fc": 5,
-    }  # 12 of 24 is rounded to the next multiple of 8
+    # 12 of 24 is rounded to the next multiple of 8.
+    assert widths(smodel) == {"stem": 8, "conv1": 16, "fc": 5}
     assert small.conv1.weight.shape == (16, 8, 3, 3)
     assert not hasattr(small.conv1, "sparser")
 

@@ -69,9 +69,8 @@ def test_half_of_everything_goes_and_the_rest_is_what_it_was(name: str) -> None:
     assert error_against_original(smodel.model, small, (), other) < 1e-11
     rows = [row for row in smodel.report().rows if not row.note]
     assert all(row.after == row.before // 2 for row in rows)
-    assert (
-        len(rows) == {"bert": 2 * 2 + 2, "llama": 2 * 2 + 1}[name]
-    )  # heads and MLP of each layer, and the stream
+    # Heads and MLP of each layer, and the stream.
+    assert len(rows) == {"bert": 2 * 2 + 2, "llama": 2 * 2 + 1}[name]
     assert [row.name for row in smodel.report().unchanged] == [
         {"bert": "classifier", "llama": "lm_head"}[name]
     ]
@@ -143,10 +142,8 @@ FUSED = {
     "gpt2": ("*.c_attn.weight", 4),  # queries, keys and values side by side, stored transposed
     "gpt_neox": ("*.query_key_value", 4),  # those of each head side by side
     "opt": ("*.q_proj", 4),
-    "falcon_grouped": (
-        "*.query_key_value.weight",
-        2,
-    ),  # queries that share a key beside it, multiplied by hand
+    # Queries that share a key beside it, multiplied by hand.
+    "falcon_grouped": ("*.query_key_value.weight", 2),
     "phi3": ("*.qkv_proj", 2),
 }
 

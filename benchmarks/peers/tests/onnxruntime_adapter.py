@@ -116,9 +116,8 @@ def quantize_matmul(bits: int) -> Any:
         scales[:] = made.scales.numpy().reshape(scales.shape).astype(scales.dtype)
         if made.zero_points is not None:
             given = made.zero_points.numpy().reshape(zero_points.shape)
-            rest = (
-                -made.scales.shape[1] * bits % 8
-            )  # bits of the last byte that no block has: left as they are
+            # Bits of the last byte that no block has: left as they are.
+            rest = -made.scales.shape[1] * bits % 8
             used = 255 >> rest
             zero_points[:, :-1] = given[:, :-1]
             zero_points[:, -1] = (given[:, -1] & used) | (zero_points[:, -1] & ~numpy.uint8(used))

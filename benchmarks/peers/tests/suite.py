@@ -17,9 +17,8 @@ class Suite:
     suite: str
     source: str  # where the tests come from, and what stands in for what
     passed: int = 0
-    files: dict[str, int] = field(
-        default_factory=dict
-    )  # files of tests that were run, and how many passed in each
+    # Files of tests that were run, and how many passed in each.
+    files: dict[str, int] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     not_applicable: dict[str, str] = field(default_factory=dict)
 

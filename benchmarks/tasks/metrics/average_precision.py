@@ -27,9 +27,8 @@ class Objects(NamedTuple):
 
     boxes: Floats  # [M, 4]: left, top, right, bottom
     classes: Integers  # [M]
-    crowd: numpy.ndarray[
-        tuple[int], numpy.dtype[numpy.bool_]
-    ]  # [M]: a region of many, neither missed nor wrong
+    # [M]: a region of many, neither missed nor wrong.
+    crowd: numpy.ndarray[tuple[int], numpy.dtype[numpy.bool_]]
 
 
 class AveragePrecision(NamedTuple):

@@ -24,9 +24,7 @@ class Key:
     read: Read | None = None  # how its value is read; None for a section
     section: type[Section] | None = None  # the section it holds
     required: bool = False
-    read_all: Callable[[object, str, Findings], object] | None = (
-        None  # where one value may have several problems
-    )
+    read_all: Callable[[object, str, Findings], object] | None = None  # if a value may have several problems
 
 
 def key(read: Read, doc: str, *, default: Any = MISSING, required_as: Any = MISSING) -> Any:

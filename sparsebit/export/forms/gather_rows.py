@@ -9,9 +9,8 @@ import numpy as np
 from sparsebit.export.forms.editor import Editor, array_of, attribute, dequantized
 
 ROWS, ROWS_SCALED = "Rows", "RowsScaled"
-MOVED_PAIRS = (
-    21  # the opset from which ONNX Runtime moves a uint8 pair over int8 rows, and then refuses their types
-)
+# The opset from which ONNX Runtime moves a uint8 pair over int8 rows, and then refuses their types.
+MOVED_PAIRS = 21
 
 
 def gather_rows(editor: Editor, node: Any) -> bool:

@@ -60,15 +60,15 @@ class OutputTally:
             self.same += int(np.count_nonzero(a.argmax(1) == b.argmax(1)))
         wide = np.complex128 if wanted.is_complex() else np.float64
         left, right = a.astype(wide), b.astype(wide)
-        known = np.isfinite(right) & np.isfinite(left)
-        self.finite += int(np.count_nonzero(known))
-        apart = np.abs(left - right)[known]
-        self.difference = max(self.difference, float(apart.max(initial=0)))
-        self.largest = max(self.largest, float(np.abs(right[known]).max(initial=0)))
-        self.noise += float(np.square(apart).sum())
-        self.signal += float(np.square(np.abs(right[known])).sum())
-        if not np.array_equal(np.isfinite(a.astype(wide)), np.isfinite(right)):
+        known = np.isfinite(left) & np.isfinite(right)
+        if not np.array_equal(left[~known], right[~known], equal_nan=True):
             self.difference = self.noise = math.inf
+        self.finite += int(np.count_nonzero(known))
+        apart, sizes = np.abs(left[known] - right[known]), np.abs(right[known])
+        self.difference = max(self.difference, float(apart.max(initial=0)))
+        self.largest = max(self.largest, float(sizes.max(initial=0)))
+        self.noise += float(np.square(apart).sum())
+        self.signal += float(np.square(sizes).sum())
 
     def agreement(self) -> OutputAgreement:
         """The result of all calls so far."""

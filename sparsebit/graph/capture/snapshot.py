@@ -50,16 +50,15 @@ class Snapshot:
 
     def carried(self, depends_on_data: Callable[[Any], bool]) -> Iterator[str]:
         """Attributes that the run changed for the next one: its results, and counters."""
+        filled = {(id(owner), key) for owner, key, _, _ in self._buffers.values()}
         for module, before in self._attributes:
             for key, value in vars(module).items():
-                numbers = type(value) in (int, float) and type(before.get(key)) in (int, float)
-                if (numbers and value != before[key]) or (
-                    depends_on_data(value) and value is not before.get(key)
-                ):
+                old = before.get(key)
+                counts = {type(value), type(old)} <= {int, float} and value != old
+                if value is not old and (counts or depends_on_data(value)):
                     yield f"{type(module).__name__}.{key}"
-            filled = {name for owner, name, _, _ in self._buffers.values() if owner is module}
             for key, value in module._buffers.items():
-                if key not in filled and depends_on_data(value):
+                if (id(module), key) not in filled and depends_on_data(value):
                     yield f"{type(module).__name__}.{key}"
 
     def reassigned(self) -> Iterator[tuple[str, Tensor]]:

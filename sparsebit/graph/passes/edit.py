@@ -55,7 +55,7 @@ def only_input(node: Node) -> Node | None:
     return first if isinstance(first, Node) else None
 
 
-def copy_module(module: nn.Module) -> nn.Module:
+def shallow_copy(module: nn.Module) -> nn.Module:
     """A new module that shares parameters, buffers, children and everything else with the original."""
     own: nn.Module = object.__new__(type(module))  # copy.copy asks modules that refuse (parametrized ones)
     own.__dict__.update({k: copy.copy(v) if isinstance(v, _TABLES) else v for k, v in vars(module).items()})
@@ -71,7 +71,7 @@ def own_module(gm: GraphModule, path: str) -> nn.Module:
         child = owner.get_submodule(name)
         untouched = untouched and type(child) in ours
         if not untouched:
-            child = copy_module(child)
+            child = shallow_copy(child)
             owner._modules[name] = child
         owner = child
     return owner

@@ -12,12 +12,12 @@ from sparsebit.graph.ops import OPS, OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.passes.channel_affine import Affine, scale_inputs, scale_outputs
 from sparsebit.graph.passes.edit import (
-    copy_module,
     remove_module,
     remove_tensor,
     replace_node,
     set_module,
     set_tensor,
+    shallow_copy,
 )
 from sparsebit.graph.passes.why_not_fold import (
     Uses,
@@ -110,7 +110,7 @@ def _refit(layer: OpCall, norm: Affine, rule: Callable[..., tuple[Tensor, Tensor
     like = old_weight if old_bias is None else old_bias
     weight, bias = weight.to(old_weight.dtype), None if bias is None else bias.to(like.dtype)
     if layer.module is not None:
-        module = copy_module(layer.module)
+        module = shallow_copy(layer.module)
         parameter = nn.Parameter(weight, requires_grad=old_weight.requires_grad)
         module.weight = announce_replacement(old_weight, parameter)
         if bias is not None:

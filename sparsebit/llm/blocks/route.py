@@ -140,13 +140,11 @@ class _Tracer(TorchFunctionMode):
         self._kinds: dict[Any, tuple[Any, list[Any], bool]] = {}
         self._marks: dict[int, frozenset[Mark]] = {}  # by storage
         self._alive: list[Tensor] = []  # so that no other tensor gets the storage of a marked one
-        self._numbers: frozenset[Mark] = (
-            frozenset()
-        )  # what became a number of Python, and so may decide anything
+        # What became a number of Python, and so may decide anything.
+        self._numbers: frozenset[Mark] = frozenset()
         self._used: frozenset[Mark] = frozenset()  # what was computed with since the last visit
-        self._answer: Tensor | None = (
-            None  # hidden states that the last visit gave; None if their shape is new
-        )
+        # The hidden states that the last visit gave; None if their shape is new.
+        self._answer: Tensor | None = None
         self._generator = torch.Generator().manual_seed(0)
         self._inside = False
 

@@ -25,6 +25,7 @@ from sparsebit.llm.folders.source import (
     put,
     require_fits,
     run_experts_in_turn,
+    separate_blocks,
     tensor_at,
     twin_of,
 )
@@ -33,6 +34,7 @@ from sparsebit.llm.language_model import LanguageModel, LayerRecord, install
 from sparsebit.llm.lora.attach import require_no_adapters
 from sparsebit.llm.packed.stored import from_stored, to_stored
 from sparsebit.llm.tokens import read_tokenizer
+from sparsebit.sparse.shrink.pretrained import is_pretrained
 from sparsebit.storage import ArtifactError, Fields, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.place import writing
 
@@ -49,7 +51,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
     config: Any = getattr(model.model, "config", None)
     content = {
         "class": type(model.model).__name__,
-        "config": _name_infinities(config.to_dict()) if hasattr(config, "to_dict") else {},
+        "config": _name_infinities(config.to_dict()) if is_pretrained(model.model) else {},
         "matrices": matrices,
         "aliases": aliases,
         "float_aliases": float_aliases,
@@ -91,6 +93,7 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
     content, tensors = read_folder(folder, KIND, VERSION)
     made = _empty_model(content, sum(map(len, tensors.values()))) if model is None else twin_of(model)
     run_experts_in_turn(made)
+    separate_blocks(made)
     for name, value in with_aliases(tensors.get("floats", {}), content.names("float_aliases")).items():
         require_fits(made, name, value, os.fspath(folder))
         put(made, name, value)

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import ArtifactError, SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
+from sparsebit.graph.copies import copy_module
 from sparsebit.llm.blocks.find import find_stacks
 from sparsebit.llm.folders.folder_config import offline, read_config, require_plain_files
 from sparsebit.llm.folders.stored_tensors import StoredTensors, open_tensors
@@ -32,7 +33,7 @@ class WeightSource:
     """A model whose blocks get their float weights one at a time, as tensors that may be overwritten.
 
     Attributes:
-        tied: parameters of blocks that share the tensor of an earlier one, with the name of that one.
+        tied: parameters of blocks that are also an earlier parameter of the blocks, with the name of that one.
 
     The user's module is never changed: it is copied without the tensors of its blocks, and each block gets copies of
     its tensors when it is processed.
@@ -48,6 +49,7 @@ class WeightSource:
         self.model, self.folder = model, folder
         self._device = device  # of the tensors of a folder
         run_experts_in_turn(model)
+        separate_blocks(model)
         self.blocks = tuple(name for stack in find_stacks(model) for name in stack.names)
         self.tied = _tied(model, self.blocks)
         self._stored = stored
@@ -97,6 +99,10 @@ class WeightSource:
             for one in missing:  # a folder holds a shared tensor under its first name
                 for _, tensor, _ in self._stored.read([self.tied[one]]):
                     put(self.model, one, tensor.clone())
+        for one, first in self.tied.items():
+            if one.startswith(f"{name}.") and first.startswith(f"{name}."):
+                path, _, key = one.rpartition(".")
+                setattr(self.model.get_submodule(path), key, self.model.get_parameter(first))
         self._filled.add(name)
         return block.eval()
 
@@ -133,7 +139,7 @@ class WeightSource:
 
 
 def _tied(model: nn.Module, blocks: Sequence[str]) -> dict[str, str]:
-    """Parameters of blocks that are also those of an earlier block (Zamba's), with their first names."""
+    """Parameters of blocks that are there under an earlier name too (Zamba's), with that name."""
     inside = tuple(f"{name}." for name in blocks)
     first: dict[int, str] = {}
     found = {}
@@ -161,12 +167,25 @@ def twin_of(model: nn.Module) -> nn.Module:
     """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
     blocks = [block for stack in find_stacks(model) for block in stack.modules]
     shared = {id(tensor): tensor for block in blocks for tensor in block.parameters()}
-    # What a call left in a module (a recurrent state) may belong to a graph of gradients, which cannot be copied.
-    left = [
-        value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)
-    ]
-    computed = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}
-    return copy.deepcopy(model, shared | computed).eval()
+    return copy_module(model, shared).eval()
+
+
+def separate_blocks(model: nn.Module) -> None:
+    """Give each block a copy of a module that several blocks hold; they go on sharing its parameters."""
+    seen: set[nn.Module] = set()
+
+    def separate(parent: nn.Module) -> None:
+        for key, child in parent.named_children():
+            if child in seen and next(child.parameters(), None) is not None:
+                held = {id(tensor): tensor for tensor in child.parameters()}
+                setattr(parent, key, copy.deepcopy(child, held))
+            else:
+                separate(child)
+
+    for stack in find_stacks(model):
+        for block in stack.modules:
+            separate(block)
+            seen.update(block.modules())
 
 
 def run_experts_in_turn(model: Any) -> None:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.batches import device_of
+from sparsebit.graph.copies import copy_module
 from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.transformers import TRANSFORMERS
@@ -156,8 +157,8 @@ def _asked_for_weight(model: Any) -> Iterator[FormatRefusal]:
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         make: Callable[..., Any] = type(model)._from_config
         empty = make(copy.deepcopy(model.config))
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    called = copy.deepcopy(model, shared)
+    shared: dict[int, Any] = {id(one): one for one in (*model.parameters(), *model.buffers())}
+    called = copy_module(model, shared)
     asked: dict[str, None] = {}
     for name, layer in packed.items():
         path, _, key = name.rpartition(".")

@@ -19,6 +19,7 @@ from sparsebit.numerics import CodeType
 from sparsebit.numerics.packed import PackedTensor
 from sparsebit.numerics.packing import packed_length
 from sparsebit.registry import Registry
+from sparsebit.sparse.shrink.pretrained import is_pretrained
 
 Holder = Literal["linear", "conv1d", "embedding", "experts", "other"]
 
@@ -147,8 +148,8 @@ def float_state(model: nn.Module, *, once: bool = True) -> dict[str, Tensor]:
 
 
 def require_transformers(model: nn.Module, format_name: str) -> None:
-    """Raise an error unless this is a transformers model, whose config the format needs."""
-    if not hasattr(getattr(model, "config", None), "to_dict"):
+    """Raise an error unless this is a transformers model, whose class and config the format needs."""
+    if not is_pretrained(model):
         raise SparsebitError(
             f"{format_name} needs a transformers model",
             got=type(model).__name__,

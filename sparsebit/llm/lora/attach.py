@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.arguments import require_count, require_part, require_positive
+from sparsebit.llm.blocks.calls import run_model
 from sparsebit.llm.folders.source import tensor_files
 from sparsebit.llm.folders.stored_tensors import open_tensors
 from sparsebit.llm.language_model import LanguageModel, require_language_model
@@ -191,13 +192,14 @@ def low_rank(lost: Tensor, rank: int, moments: Tensor | None = None) -> tuple[Te
 
 @torch.no_grad()
 def second_moments(model: nn.Module, names: list[str], ids: Tensor) -> dict[str, Tensor]:
-    """The mean of x xᵀ over the inputs of each layer."""
+    """The sum of x xᵀ over the inputs of each layer that a token reaches."""
     found: dict[str, Tensor] = {}
 
     def see(name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
             rows = args[0].flatten(0, -2).float()
-            found[name] = found.get(name, 0) + rows.T @ rows / len(rows)
+            if len(rows):
+                found[name] = found.get(name, 0) + rows.T @ rows
 
         return hook
 
@@ -205,7 +207,7 @@ def second_moments(model: nn.Module, names: list[str], ids: Tensor) -> dict[str,
         for name in names:
             hooks.enter_context(model.get_submodule(name).register_forward_pre_hook(see(name)))
         for row in ids.reshape(-1, ids.shape[-1]).to(device_of(model)):
-            model(row[None])
+            run_model(model, row[None])
     return found
 
 

@@ -180,11 +180,7 @@ def solve_columns(
             if sparsity is not None and kept is not None and (index - start) % (sparsity.size or width) == 0:
                 until = end if sparsity.size is None else index + size
                 scores = (left[index:until] / pivots[index:until]).square_()
-                rows = scores.T if sparsity.size is not None else scores.reshape(1, -1)
-                chosen_rows = keep_largest(rows, sparsity)
-                kept[index:until] = (
-                    chosen_rows.T if sparsity.size is not None else chosen_rows.view_as(scores)
-                )
+                kept[index:until] = _keep_columns(scores, sparsity)
             column, chosen, place = columns[index], results[index], index - start
             if groups is None:
                 chosen.copy_(column)
@@ -198,6 +194,13 @@ def solve_columns(
     back = torch.argsort(order)
     weight, latent = done[back].T.contiguous(), left[back].T.contiguous()
     return Columns(weight, latent, None if kept is None else kept[back].T.contiguous())
+
+
+def _keep_columns(scores: Tensor, sparsity: Sparsity) -> Tensor:
+    """The mask of kept weights for scores [columns, out]: N of every M in a row, or a fraction of them all."""
+    if sparsity.size is None:
+        return keep_largest(scores.reshape(1, -1), sparsity).view_as(scores)
+    return keep_largest(scores.T, sparsity).T
 
 
 class GroupRows:

@@ -95,11 +95,10 @@ class WatchWeights(TorchFunctionMode):
             weight = args[1] if len(args) > 1 else kwargs.get("weight")
             return self._found(weight, args[0] if args else kwargs["input"], transposed=False)
         if func in MATMUL and len(args) == 2:
-            found = self._found(args[1], args[0], transposed=True)
-            if (
-                found is None and isinstance(args[1], Tensor) and args[1].dim() > 1
-            ):  # weight @ columns (Mamba)
-                found = self._found(args[0], args[1].mT, transposed=False)
+            left, right = args
+            found = self._found(right, left, transposed=True)
+            if found is None and isinstance(right, Tensor) and right.dim() > 1:
+                found = self._found(left, right.mT, transposed=False)  # weight @ columns (Mamba)
             return found
         if func in _ADDMM and len(args) == 3:
             return self._found(args[2], args[1], transposed=True)

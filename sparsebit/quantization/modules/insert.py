@@ -11,7 +11,7 @@ from sparsebit.config import QConfig, Side, TensorSpec
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.ops.spec import nodes_in
-from sparsebit.graph.passes.edit import copy_module, set_module
+from sparsebit.graph.passes.edit import set_module, shallow_copy
 from sparsebit.numerics import Layout
 from sparsebit.quantization.modules.qmodules import QuantOpr, quantized_leaf, registered_for, show_inputs
 from sparsebit.quantization.plan import PlannedTensor, QuantPlan
@@ -34,7 +34,7 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
     replaced = []
     for node in list(gm.graph.nodes):
         if node.op == "call_module" and isinstance(gm.get_submodule(str(node.target)), QuantOpr):
-            set_module(gm, str(node.target), copy_module(gm.get_submodule(str(node.target))))
+            set_module(gm, str(node.target), shallow_copy(gm.get_submodule(str(node.target))))
             replaced.append(node.name)
             continue
         kind = registered_for(gm, node)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from sparsebit.graph.effects import written_tensors
-from sparsebit.graph.passes.edit import copy_module
+from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.graph.replaced_parameters import announce_replacement
 
 
@@ -51,7 +51,7 @@ def own_memory(gm: GraphModule) -> None:
 
 def _copy(module: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
     if id(module) not in copies:
-        own = copies[id(module)] = copy_module(module)
+        own = copies[id(module)] = shallow_copy(module)
         for name, child in module._modules.items():
             own._modules[name] = None if child is None else _copy(child, copies)
     return copies[id(module)]

@@ -22,7 +22,7 @@ from sparsebit.errors import RegistryError, SparsebitError
 from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.ops import OPS
 from sparsebit.graph.ops.lookup import is_own_class
-from sparsebit.graph.passes.edit import copy_module
+from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.graph.run import evaluating
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.recomputed import recompute_input
@@ -151,7 +151,7 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
     run = OPS[op].with_weight if weight_quantizer is not None and op is not None else None
     kind = _leaf_class(type(module), run)  # type: ignore[arg-type]
     leaf: nn.Module = object.__new__(kind)
-    leaf.__dict__.update(vars(copy_module(module)))  # not __init__, which would make new parameters
+    leaf.__dict__.update(vars(shallow_copy(module)))  # not __init__, which would make new parameters
     if weight_quantizer is not None:
         leaf.weight_quantizer = weight_quantizer
     return leaf

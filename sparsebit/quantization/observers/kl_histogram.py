@@ -113,9 +113,8 @@ def _divergence(counts: Tensor, borders: Tensor, start: Tensor, end: Tensor) -> 
         _prefix(torch.special.xlogy(counts, counts)),
     )
     code_mass = mass[borders].diff(dim=1)
-    level = code_mass / used[borders].diff(dim=1).clamp(
-        min=1
-    )  # the mass in Q of each non-empty bin of a code
+    # The mass in Q of each non-empty bin of a code.
+    level = code_mass / used[borders].diff(dim=1).clamp(min=1)
     loss = entropy[end] - entropy[start] - torch.special.xlogy(code_mass, level).sum(1)
 
     # In P the outermost non-empty bins inside have the mass beyond.

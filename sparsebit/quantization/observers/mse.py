@@ -93,11 +93,8 @@ def histogram_errors(histogram: Histogram, candidates: Grid) -> Tensor:
         first, last = int(used[0]), int(used[-1]) + 1
         # Bins end where the data does: values clipped to [0, 6] make a spike at exactly 6.
         ends = torch.minimum(torch.maximum(edges[first : last + 1], histogram.lo[row]), histogram.hi[row])
-        grids = replace(
-            candidates,
-            scale=candidates.scale[:, row, None].double(),
-            zero_point=candidates.zero_point[:, row, None].double(),
-        )  # [K, 1]
+        scale, zero_point = (one[:, row, None].double() for one in (candidates.scale, candidates.zero_point))
+        grids = replace(candidates, scale=scale, zero_point=zero_point)  # [K, 1]
         mean = _mean_errors(ends, grids) if grids.code.is_integer else _middle_errors(ends, grids)
         errors[:, row] = mean @ counts[first:last]
     return errors

@@ -49,9 +49,8 @@ class LSQPlus(LSQ):
     def gradient_scale(self, x: Tensor) -> float | Tensor:
         """1 / sqrt(N * qmax), N values per scale, independent of the current zero point."""
         shared = self.values_per_scale(x) * self.code.high
-        if (
-            torch.compiler.is_compiling() and self.side == "A"
-        ):  # a number would be compiled anew for every size
+        # A number would be compiled anew for every size.
+        if torch.compiler.is_compiling() and self.side == "A":
             return torch.rsqrt(shared * torch.ones_like(self.scale[:1]).detach())
         return 1 / math.sqrt(shared)
 

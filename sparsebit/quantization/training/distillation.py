@@ -41,10 +41,9 @@ class Distillation:
         self, outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device | None = None
     ) -> None:
         """Store the outputs of the student, and run the teacher on the same inputs."""
-        if device is not None and any(
-            tensor.device != device for tensor in (*self.teacher.parameters(), *self.teacher.buffers())
-        ):  # only then: torch 2.11 does not compile Module.to
-            self.teacher.to(device)
+        held = (*self.teacher.parameters(), *self.teacher.buffers())
+        if device is not None and any(tensor.device != device for tensor in held):
+            self.teacher.to(device)  # only if needed: torch 2.11 does not compile it
         with torch.no_grad():
             answer = self.teacher(*args, **kwargs)
         student, teacher = _first_float(outputs), _first_float(answer)

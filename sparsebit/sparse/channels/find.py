@@ -15,7 +15,7 @@ from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import why
 from sparsebit.sparse.channels.solve import find_reasons, frozen_classes, live_blocks, solve
-from sparsebit.sparse.channels.trace import Trace, distinct_layers, labels_in
+from sparsebit.sparse.channels.trace import Trace, distinct_families, labels_in
 from sparsebit.sparse.channels.walk import trace_labels
 
 Array = np.ndarray
@@ -60,8 +60,8 @@ def _freeze_outputs(trace: Trace, prune: Callable[[str], bool]) -> None:
     free = trace.sets.find(torch.cat(asked)) if asked else None
     for name, value in trace.outputs.items():
         for labels in labels_in(value):
-            for layer in labels.layers:
-                found = trace.sets.find(layer.labels.reshape(-1))
+            for family in labels.families:
+                found = trace.sets.find(family.labels.reshape(-1))
                 found = found if free is None else found[~torch.isin(found, free)]
                 if len(found):
                     trace.frozen.append((found, f"{name} is an output of the model"))
@@ -78,7 +78,11 @@ def _unlabelled(trace: Trace, groups: Sequence[Group]) -> Iterator[Group]:
             continue
         axis = (call.spec.channel_axis or -1) % value.rank
         layer = str(call.node.meta.get("module_path") or name)
-        if value.shape[axis] > 1 and not any(axis in one.dims for one in value.layers) and layer not in names:
+        if (
+            value.shape[axis] > 1
+            and not any(axis in one.dims for one in value.families)
+            and layer not in names
+        ):
             reason = _stop_before(trace, weight) or f"the weight of {why(call)} is not a parameter"
             names.add(layer)
             yield Group(layer, value.shape[axis], None, (), (layer,), (name,), reason)
@@ -126,9 +130,9 @@ def _signatures(trace: Trace, classes: Classes) -> tuple[Array, Array]:
     signature = np.zeros(trace.sets.size, dtype=np.int64)
     made, used = np.zeros((2, trace.sets.size), dtype=bool)
     places = dict(classes)
-    for key, (layer, _) in distinct_layers(trace.values).items():
+    for key, (family, _) in distinct_families(trace.values).items():
         if key not in places:
-            places[key] = roots[layer.labels.numpy().ravel()]
+            places[key] = roots[family.labels.numpy().ravel()]
     for number, found in zip(generator.integers(-(2**62), 2**62, len(places)), places.values(), strict=True):
         ascend = bool((found[1:] > found[:-1]).all())  # mostly they do
         signature[found if ascend else np.unique(found)] += number
@@ -164,8 +168,8 @@ def _build(
             if axis.role == "output":
                 producers[number][axis.layer] = None
     roots, reason_of = trace.roots.numpy(), find_reasons(trace)
-    for layer, names in distinct_layers(trace.values).values():
-        for number in _in_order(group_of[roots[layer.labels.numpy().ravel()]]):
+    for family, names in distinct_families(trace.values).values():
+        for number in _in_order(group_of[roots[family.labels.numpy().ravel()]]):
             nodes[number].update(dict.fromkeys(names))
     result, used = [], dict[str, int]()
     for number, own in enumerate(members):

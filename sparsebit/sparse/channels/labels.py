@@ -56,7 +56,7 @@ class Labels:
     """
 
     shape: tuple[int, ...]
-    layers: Sequence[Family] = ()
+    families: Sequence[Family] = ()
     zero: bool = True
     wild: bool = False
 
@@ -66,7 +66,7 @@ class Labels:
         return len(self.shape)
 
 
-def layer_of(labels: Tensor) -> Family:
+def family_of(labels: Tensor) -> Family:
     """Find the dims along which full labels vary, and keep only those."""
     dims = list(range(labels.dim()))
     if not labels.numel():
@@ -83,12 +83,12 @@ def layer_of(labels: Tensor) -> Family:
     return Family(tuple(dims), labels)
 
 
-def reshape_layer(layer: Family, old: tuple[int, ...], new: tuple[int, ...]) -> Family:
+def reshape_family(family: Family, old: tuple[int, ...], new: tuple[int, ...]) -> Family:
     """The family after a reshape; unchanged dims cost nothing."""
-    if len(layer.dims) == 1:
-        (dim,) = layer.dims
+    if len(family.dims) == 1:
+        (dim,) = family.dims
         before = math.prod(old[:dim])
         for other, size in enumerate(new):
             if size == old[dim] and math.prod(new[:other]) == before:
-                return Family((other,), layer.labels)
-    return layer_of(layer.full(old).reshape(new))
+                return Family((other,), family.labels)
+    return family_of(family.full(old).reshape(new))

@@ -9,26 +9,26 @@ import torch
 from torch import Tensor
 
 from sparsebit.sparse.channels.labels import Family
-from sparsebit.sparse.channels.trace import Blocks, Trace, distinct_layers, labels_in
+from sparsebit.sparse.channels.trace import Blocks, Trace, distinct_families, labels_in
 
 
 def solve(trace: Trace) -> None:
     """Tie labels until every possible removal leaves all tensors rectangular; then fix the classes."""
     crossed = [
-        (name, layer)
+        (name, family)
         for name, value in trace.values.items()
         for labels in labels_in(value)
-        for layer in labels.layers
-        if len(layer.dims) > 1
+        for family in labels.families
+        if len(family.dims) > 1
     ]
     while True:
         changed = False
-        for name, layer in crossed:
-            layer = trace.simplify(layer)
-            if len(layer.dims) > 1:
-                widest = max(layer.dims, key=lambda dim: layer.labels.shape[layer.dims.index(dim)])
-                others = [dim for dim in layer.dims if dim != widest]
-                trace.pin(layer, others, f"{name} must stay rectangular")
+        for name, family in crossed:
+            family = trace.simplify(family)
+            if len(family.dims) > 1:
+                widest = max(family.dims, key=lambda dim: family.labels.shape[family.dims.index(dim)])
+                others = [dim for dim in family.dims if dim != widest]
+                trace.pin(family, others, f"{name} must stay rectangular")
                 changed = True
         if not changed and not _tie_uneven_blocks(trace):
             break
@@ -106,8 +106,8 @@ def _unique(classes: Tensor) -> tuple[Tensor, Tensor]:
 
 def _freeze_whole_tensors(trace: Trace) -> None:
     """A class that covers a complete tensor cannot be removed: the tensor would be empty."""
-    for layer, names in distinct_layers(trace.values).values():
-        simple = trace.simplify(layer)
+    for family, names in distinct_families(trace.values).values():
+        simple = trace.simplify(family)
         if not simple.dims:
             trace.frozen.append((simple.labels.reshape(-1), f"all of {names[0]} depends on it"))
 

@@ -118,27 +118,27 @@ class Trace:
         held = self._fetch(name)
         parameter = isinstance(held, nn.Parameter)
         role: Role = "state" if not parameter else "output" if held.dim() > 1 else "scale"
-        layers = []
+        families = []
         for axis, size in enumerate(held.shape):
             if size > 1:
                 labels = self.axis(name, axis, role, bare=True)
-                layers.append(Family((axis,), labels))
-        return Labels(tuple(held.shape), tuple(layers))
+                families.append(Family((axis,), labels))
+        return Labels(tuple(held.shape), tuple(families))
 
     # Constraints
 
-    def simplify(self, layer: Family) -> Family:
+    def simplify(self, family: Family) -> Family:
         """The family by classes, over the dims along which its classes still differ; itself if nothing changes."""
-        if layer.seen == self.sets.version:
-            return layer
-        simple = self._simplified(layer)
+        if family.seen == self.sets.version:
+            return family
+        simple = self._simplified(family)
         object.__setattr__(simple, "seen", self.sets.version)
         return simple
 
-    def _simplified(self, layer: Family) -> Family:
-        labels, dims = self.sets.find(layer.labels), list(layer.dims)
+    def _simplified(self, family: Family) -> Family:
+        labels, dims = self.sets.find(family.labels), list(family.dims)
         if len(dims) == 1 and len(labels) > 1 and labels[0] != labels[-1]:
-            return layer if torch.equal(labels, layer.labels) else Family(layer.dims, labels)
+            return family if torch.equal(labels, family.labels) else Family(family.dims, labels)
         for axis in reversed(range(labels.dim())):
             first = labels.select(axis, 0)
             if labels.shape[axis] == 1 or torch.equal(first.unsqueeze(axis).expand_as(labels), labels):
@@ -148,33 +148,33 @@ class Trace:
 
     def simple(self, value: Labels) -> list[Family]:
         """The families of a value that still vary."""
-        return [layer for layer in map(self.simplify, value.layers) if layer.dims]
+        return [family for family in map(self.simplify, value.families) if family.dims]
 
-    def pin(self, layer: Family, dims: Iterable[int], reason: str) -> Family:
+    def pin(self, family: Family, dims: Iterable[int], reason: str) -> Family:
         """Keep the size of these dims: everything along them is now removed together or not at all.
 
-        Returns the simpler layer.
+        Returns the simpler family.
         """
-        wanted = [axis for axis, dim in enumerate(layer.dims) if dim in set(dims)]
-        if not wanted or not layer.labels.numel():
-            return layer
-        labels = layer.labels
+        wanted = [axis for axis, dim in enumerate(family.dims) if dim in set(dims)]
+        if not wanted or not family.labels.numel():
+            return family
+        labels = family.labels
         for axis in wanted:
             self.sets.join(labels.narrow(axis, 0, 1), labels)
-        simple = self.simplify(layer)
+        simple = self.simplify(family)
         if not simple.dims:
             self.notes.append((int(labels.reshape(-1)[0]), reason))
         return simple
 
     def pinned(self, value: Labels, dims: Iterable[int], reason: str) -> list[Family]:
         """The families of a value that still vary, after ``pin``."""
-        pinned = [self.pin(layer, dims, reason) for layer in self.simple(value)]
-        return [layer for layer in pinned if layer.dims]
+        pinned = [self.pin(family, dims, reason) for family in self.simple(value)]
+        return [family for family in pinned if family.dims]
 
     def freeze(self, value: object, reason: str) -> None:
         """No channel in this value may be removed."""
-        layers = [layer for labels in labels_in(value) for layer in labels.layers]
-        self.frozen += [(layer.labels.reshape(-1), reason) for layer in layers]
+        families = [family for labels in labels_in(value) for family in labels.families]
+        self.frozen += [(family.labels.reshape(-1), reason) for family in families]
 
     def balance(self, labels: Tensor, blocks: int, reason: str) -> None:
         """Equal parts of ``labels`` [n] must keep the same number of channels."""
@@ -193,11 +193,11 @@ class Trace:
             )
         return value
 
-    def adopt(self, node: object, layers: tuple[Family, ...]) -> None:
+    def adopt(self, node: object, families: tuple[Family, ...]) -> None:
         """A constant fill takes the labels of the tensor it is combined with, and is created in the remaining size."""
         assert isinstance(node, Node)
         value = self.labels_of(node)
-        self.values[node.name] = Labels(value.shape, layers, zero=value.zero)
+        self.values[node.name] = Labels(value.shape, families, zero=value.zero)
 
 
 def labels_in(value: object) -> Iterable[Labels]:
@@ -205,13 +205,13 @@ def labels_in(value: object) -> Iterable[Labels]:
     return (item for item in items_in(value) if isinstance(item, Labels))
 
 
-def distinct_layers(values: Mapping[str, object]) -> dict[int, tuple[Family, list[str]]]:
+def distinct_families(values: Mapping[str, object]) -> dict[int, tuple[Family, list[str]]]:
     """Every array of labels in these values once, with the names of the nodes that carry it."""
     found: dict[int, tuple[Family, list[str]]] = {}
     for name, value in values.items():
         for labels in labels_in(value):
-            for layer in labels.layers:
-                found.setdefault(id(layer.labels), (layer, []))[1].append(name)
+            for family in labels.families:
+                found.setdefault(id(family.labels), (family, []))[1].append(name)
     return found
 
 

@@ -95,8 +95,8 @@ def _assign(trace: Trace, node: Node) -> object:
     rank = len(target.shape)
     left = operand(trace, target, range(rank))
     right = operand(trace, value, range(rank - len(value.shape), rank))
-    layers = alive(trace, match(trace, left, right, f"assign at {place(node)}"))
-    return to_labels(layers, range(rank), target.shape, all(map(right.zero_at, layers)))
+    families = alive(trace, match(trace, left, right, f"assign at {place(node)}"))
+    return to_labels(families, range(rank), target.shape, all(map(right.zero_at, families)))
 
 
 def _attribute(gm: GraphModule, node: Node) -> Tensor | None:

@@ -137,7 +137,7 @@ class _OnSurvivors:
     def _dims(self, labels: Labels) -> dict[int, Tensor]:
         """The remaining positions by dim, for dims that lose some."""
         found = {}
-        for dim in {dim for layer in labels.layers for dim in layer.dims}:
+        for dim in {dim for family in labels.families for dim in family.dims}:
             # the running statistics of a batch norm module keep every channel
             flags = None if self._keeps_channels and dim == 1 else self.alive.along(labels, dim)
             if flags is not None:

@@ -41,32 +41,32 @@ class Alive:
     def along(self, value: Labels, dim: int) -> Tensor | None:
         """bool [size]: the positions along one dim that remain; None if all do."""
         found: Tensor | None = None
-        for layer in value.layers:
-            flags = self._of(layer, layer.dims.index(dim)) if dim in layer.dims else None
+        for family in value.families:
+            flags = self._of(family, family.dims.index(dim)) if dim in family.dims else None
             if flags is not None:
                 found = flags if found is None else found & flags
         return found
 
-    def _of(self, layer: Family, axis: int) -> Tensor | None:
+    def _of(self, family: Family, axis: int) -> Tensor | None:
         """bool along one axis of a family, or None if all remain; consecutive nodes share their families."""
-        key = (id(layer.labels), axis)
+        key = (id(family.labels), axis)
         if key not in self._known:
-            flags = self.of(layer.labels)
-            others = [other for other in range(len(layer.dims)) if other != axis]
+            flags = self.of(family.labels)
+            others = [other for other in range(len(family.dims)) if other != axis]
             flags = flags.amax(others) if others and flags is not None else flags
             self._known[key] = None if flags is None or bool(flags.all()) else flags
         return self._known[key]
 
     def shape(self, value: Labels) -> tuple[int, ...]:
         """The remaining shape."""
-        key = (value.shape, tuple((id(layer.labels), layer.dims) for layer in value.layers))
+        key = (value.shape, tuple((id(family.labels), family.dims) for family in value.families))
         if key not in self._shapes:
             self._shapes[key] = self._shape(value)
         return self._shapes[key]
 
     def _shape(self, value: Labels) -> tuple[int, ...]:
         shape = list(value.shape)
-        for dim in {dim for layer in value.layers for dim in layer.dims}:
+        for dim in {dim for family in value.families for dim in family.dims}:
             flags = self.along(value, dim)
             if flags is not None:
                 shape[dim] = int(flags.sum())

@@ -51,9 +51,9 @@ class _Carrier:
         labels = self.trace.values.get(call.node.name)
         removed = self._removed(call.node) is not None
         own = isinstance(labels, Labels) and all(
-            layer.dims == (_axis(call, labels),)
-            for layer in labels.layers
-            if self.alive.of(layer.labels) is not None
+            family.dims == (_axis(call, labels),)
+            for family in labels.families
+            if self.alive.of(family.labels) is not None
         )
         if has_own_bias(call) and own:
             for node in inputs:
@@ -81,9 +81,9 @@ class _Carrier:
         if not isinstance(labels, Labels) or self.alive.shape(labels) == labels.shape:
             return None
         gone = torch.zeros(labels.shape, dtype=torch.bool)
-        for layer in labels.layers:
-            if (flags := self.alive.of(layer.labels)) is not None:
-                gone |= ~Family(layer.dims, flags).full(labels.shape)
+        for family in labels.families:
+            if (flags := self.alive.of(family.labels)) is not None:
+                gone |= ~Family(family.dims, flags).full(labels.shape)
         return gone
 
     def _is_constant(self, node: Node) -> bool:

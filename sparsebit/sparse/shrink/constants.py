@@ -117,7 +117,7 @@ class Finder:
         if not isinstance(dim, int):
             return True
         at = dim % max(len(value.shape), 1)
-        known = [layer.labels for layer in value.layers if layer.dims == (at,)]
+        known = [family.labels for family in value.families if family.dims == (at,)]
         return not any(
             len(torch.unique(labels)) == len(labels) and self._are_channels(labels) for labels in known
         )

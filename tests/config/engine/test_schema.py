@@ -137,9 +137,8 @@ def without_nulls(data: Any) -> Any:
 def test_old_files_are_valid(path: Path) -> None:
     data = without_nulls(read_yaml(path.read_text(), path.name))
     if path.stem == "imagenet_bn_tuning":
-        data["W"]["QUANTIZER"]["BIT"] = int(
-            data["W"]["QUANTIZER"]["BIT"]
-        )  # text there, which editors may mark
+        # Text there, which editors may mark.
+        data["W"]["QUANTIZER"]["BIT"] = int(data["W"]["QUANTIZER"]["BIT"])
     assert list(errors(SCHEMA, data)) == []
 
 

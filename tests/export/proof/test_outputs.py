@@ -28,3 +28,11 @@ def test_equal_outputs_and_other_shapes() -> None:
     assert same.agreement().sqnr_db == 200 and same.agreement().relative == 0
     assert other.agreement().sqnr_db == -np.inf and images.agreement().difference == np.inf
     assert images.agreement().same_class is None  # an image has no class
+
+
+def test_infinities_agree_with_themselves_only() -> None:
+    masked = torch.tensor([-torch.inf, torch.nan, 1.0])
+    for sign, difference in ((-1, 0.0), (1, np.inf)):
+        tally = OutputTally("scores")
+        tally.add(np.array([sign * np.inf, np.nan, 1.0], np.float32), masked)
+        assert (tally.agreement().difference, tally.finite) == (difference, 1)

@@ -97,10 +97,8 @@ def test_aten_overloads_carry_what_the_roles_name(name: str) -> None:
             assert wanted <= set(names) or skipped(schema), f"{schema}"
 
 
-ODD_OVERLOADS = {
-    "aten::einsum.sublist",
-    "aten::repeat_interleave.Tensor",
-}  # other arguments altogether; unheard of
+# Other arguments altogether; unheard of.
+ODD_OVERLOADS = {"aten::einsum.sublist", "aten::repeat_interleave.Tensor"}
 
 
 def has_other_row(name: str, overload: str) -> bool:

@@ -5,18 +5,18 @@ from torch import fx, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.passes.edit import (
-    copy_module,
     own_module,
     remove_tensor,
     replace_value,
     set_module,
     set_tensor,
+    shallow_copy,
 )
 
 
 def test_a_copied_module_shares_its_tensors_and_nothing_else() -> None:
     module = nn.BatchNorm2d(3)
-    twin = copy_module(module)
+    twin = shallow_copy(module)
     assert twin.weight is module.weight
     assert twin.running_mean is module.running_mean
     twin.weight = nn.Parameter(torch.zeros(3))

@@ -66,9 +66,8 @@ def test_what_something_else_uses(kind: str, expected: list[str]) -> None:
 def test_the_features_of_a_linear_layer_are_not_the_channels_on_three_axes(after: bool) -> None:
     layers = (nn.Linear(4, 4), nn.BatchNorm1d(4))
     model = stirred(nn.Sequential(*(layers if after else layers[::-1])))
-    x = torch.randn(
-        2, 4, 4, dtype=torch.float64
-    )  # channels, length and features are all 4: nothing else would tell
+    # Channels, length and features are all 4: nothing else would tell.
+    x = torch.randn(2, 4, 4, dtype=torch.float64)
     gm = check(model, x, folds=0)
     linear, norm = ("_0", "_1") if after else ("_1", "_0")
     assert reasons(gm) == [f"{linear} works on the last axis of 3, {norm} on axis 1"]

@@ -19,10 +19,8 @@ from sparsebit.llm.weights.uses import Matrix
 from tests.llm.models import DECODERS, ROUTES, tokens
 from tests.ranks import join_group, needs_distributed, run_ranks, watch_writes
 
-CALIBRATION = {
-    "SAMPLES": 28,
-    "LENGTH": 16,
-}  # 4 batches, the last one smaller: not the same number on every rank
+# 4 batches, the last one smaller: not the same number on every rank.
+CALIBRATION = {"SAMPLES": 28, "LENGTH": 16}
 CASES: dict[str, tuple[str, Any]] = {
     "rtn": ("llama", "rtn"),
     "gptq": ("llama", "gptq"),

@@ -50,10 +50,8 @@ def sources(name: str) -> dict[str, str]:
             "opt",
             {"q_proj": "self_attn_layer_norm.weight", "fc1": "final_layer_norm.weight", "fc2": "fc1.weight"},
         ),
-        (
-            "gpt2",
-            {"c_attn": "ln_1.weight", "c_fc": "ln_2.weight"},
-        ),  # values are part of c_attn; no scale passes GELU
+        # Values are part of c_attn; no scale passes GELU.
+        ("gpt2", {"c_attn": "ln_1.weight", "c_fc": "ln_2.weight"}),
         ("gemma2", {"q_proj": "input_layernorm.weight", "down_proj": "mlp.up_proj.weight"}),
     ],
 )

@@ -50,12 +50,8 @@ def test_what_is_read_later_is_known() -> None:
     # Block 4 is joined to the result of block 1, block 5 to that of block 0, and the head reads all from block 2 on.
     assert [visit.until.get(0) for visit in found.visits] == [5, 4, 6, 6, 6, 6]
     encoder = route(ROUTES["bart"]()).visits
-    assert [visit.until for visit in encoder] == [
-        {},
-        {0: 4},
-        {},
-        {0: 4},
-    ]  # the model also returns what its encoder gave
+    # The model also returns what its encoder gave.
+    assert [visit.until for visit in encoder] == [{}, {0: 4}, {}, {0: 4}]
 
 
 class Deciding(Residual):

@@ -20,9 +20,8 @@ from tests.llm.models import tokenizer
 def test_a_file_it_cannot_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = quantized()
     model.tokenizer = tokenizer()
-    monkeypatch.setattr(
-        "sparsebit.llm.formats.gguf.tensors.float_state", lambda *_, **__: {}
-    )  # no norms in the file
+    # No norms in the file.
+    monkeypatch.setattr("sparsebit.llm.formats.gguf.tensors.float_state", lambda *_, **__: {})
     report = model.export(tmp_path / "model.gguf", "gguf")
     assert not report.ok and "\n  llama.cpp cannot run it: " in str(report)
 

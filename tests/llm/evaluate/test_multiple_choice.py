@@ -34,9 +34,8 @@ class NextLetter(nn.Module):
 
 def test_the_likely_choice_wins_and_length_is_weighed() -> None:
     right = Question("ab ", ("cde", "xqz"), 0)
-    long = Question(
-        "ab ", ("q", "abcdefgh"), 1
-    )  # many likely letters are less likely than one unlikely letter
+    # Many likely letters are less likely than one unlikely letter.
+    long = Question("ab ", ("q", "abcdefgh"), 1)
     score = answer_questions(NextLetter(), Letters(), [right, long])
     unsure = nn.Sequential(NextLetter(), nn.Dropout(0.99)).train()
     assert answer_questions(unsure, Letters(), [right, long]) == score and unsure.training

@@ -19,9 +19,8 @@ from tests.storage.artifacts import edit_file, edit_manifest, file_of
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral"])
 def test_what_is_loaded_is_what_was_saved(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sparsebit.llm.folders.source.LARGE", 256
-    )  # as of a large model: no tensor is there before it is read
+    # As of a large model: no tensor is there before it is read.
+    monkeypatch.setattr("sparsebit.llm.folders.source.LARGE", 256)
     config = {"W": {"BIT": 4, "SCHEME": "affine"}, "HEAD": {"BIT": 8}, "METHOD": "rtn"}
     model = llm.quantize(DECODERS[name](), None, config, progress=False)
     model.save(tmp_path / "saved")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
@@ -12,7 +14,7 @@ from sparsebit.llm.formats import FORMATS
 from sparsebit.llm.formats.format import WeightKind
 from sparsebit.numerics import CodeType
 from tests.llm.formats.test_compressed_tensors import quantized
-from tests.llm.models import Plain
+from tests.llm.models import DECODERS, Plain
 
 BOTH = pytest.mark.parametrize("format", ["onnxruntime-genai", "openvino"])
 
@@ -27,9 +29,16 @@ def test_what_it_cannot_hold_is_refused(format: str) -> None:
     assert refusal is not None and refusal.reason == "it has no type for int5"
 
 
-@BOTH
-def test_models_that_are_not_of_transformers_are_refused(format: str) -> None:
-    plain: nn.Module = Plain()
-    made = llm.quantize(plain, None, {"METHOD": "rtn"}, progress=False)
-    with pytest.raises(SparsebitError, match=f"{format} needs a transformers model"):
-        made.export("never", format)
+def test_models_that_are_not_of_transformers_are_refused(tmp_path: Path) -> None:
+    plain: Any = Plain()
+    for config in (None, DECODERS["llama"]().config):  # also with a config of transformers
+        plain.config = config
+        made = llm.quantize(plain, None, {"METHOD": "rtn"}, progress=False)
+        for format in FORMATS:
+            with pytest.raises(SparsebitError, match=f"{format} needs a transformers model"):
+                made.export("never", format)
+        made.save(tmp_path / "saved")
+        with pytest.raises(
+            SparsebitError, match=r"pass the float model: LanguageModel.load\(folder, model\)"
+        ):
+            llm.LanguageModel.load(tmp_path / "saved")

@@ -35,9 +35,8 @@ def test_a_layer_is_one_attention_and_its_products() -> None:
 def test_a_tied_table_is_in_the_file_once() -> None:
     from sparsebit.llm.formats.onnx_graph import OnnxGraph
 
-    model = llm.quantize(
-        family_model("gemma2"), None, {"METHOD": "rtn"}, progress=False
-    )  # the table is float
+    # The table is float.
+    model = llm.quantize(family_model("gemma2"), None, {"METHOD": "rtn"}, progress=False)
     graph = OnnxGraph(describe_decoder(model.model, "a"), model.weights, {}).model().graph
     shapes = [tuple(value.shape or ()) for value in graph.initializers.values()]
     assert shapes.count((96, 64)) == 1 and (64, 96) not in shapes

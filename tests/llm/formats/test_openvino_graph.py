@@ -34,9 +34,8 @@ def step(request: object, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor
     return torch.from_numpy(np.array(found))
 
 
-@pytest.mark.parametrize(
-    "name", ["llama", "qwen3", "gemma2", "gpt2"]
-)  # with softcaps; with learned positions
+# With softcaps; with learned positions.
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2"])
 def test_steps_with_state_give_what_torch_gives_at_once(name: str) -> None:
     made, engine = compiled(family_model(name))
     ids = torch.arange(3, 13).view(2, 5)

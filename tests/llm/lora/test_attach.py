@@ -11,7 +11,7 @@ import torch
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.lora import add_lora, remove_lora
-from sparsebit.llm.lora.attach import lora_layers, low_rank
+from sparsebit.llm.lora.attach import lora_layers, low_rank, second_moments
 from tests.llm.models import sharp, tokens
 
 CONFIG = {"W": {"BIT": 2, "GROUP_SIZE": 32}, "METHOD": "rtn"}
@@ -74,6 +74,22 @@ def test_inputs_decide_which_direction_counts() -> None:
     assert errors[1] < 0.8 * errors[0]
     best = torch.linalg.svdvals((lost @ x.T).double())[3:].square().sum().sqrt()
     assert errors[1] == pytest.approx(float(best), rel=1e-2)
+
+
+class _Router(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(4, 4)
+        self.even, self.odd = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.embed(ids)
+        return self.even(x[ids % 2 == 0]), self.odd(x[ids % 2 == 1])
+
+
+def test_layers_that_no_token_reaches_have_no_moments() -> None:
+    found = second_moments(_Router(), ["even", "odd"], torch.zeros(2, 3, dtype=torch.long))
+    assert list(found) == ["even"] and bool(found["even"].isfinite().all())
 
 
 def count(model: llm.LanguageModel) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
-from sparsebit.graph.passes.edit import copy_module
+from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.quantization.modules.leaves import own_leaves
 from tests.quantization.nets import images, residual
 from tests.zoo import ZOO
@@ -77,7 +77,7 @@ def test_a_skipped_module_is_copied_with_its_children() -> None:
 def test_modules_that_refuse_to_be_copied_are_copied() -> None:
     parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     x = torch.randn(2, 4)
-    own = copy_module(parametrized)
+    own = shallow_copy(parametrized)
     assert torch.equal(own(x), parametrized(x)) and type(own) is type(parametrized)
     own.eval()
     assert parametrized.training

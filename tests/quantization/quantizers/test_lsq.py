@@ -41,9 +41,8 @@ def test_affine_with_negatives_is_symmetric_whatever_it_is_called() -> None:
     affine, symmetric = (learning("lsq", "A", x, bits=4, symmetric=flag) for flag in (False, True))
     torch.testing.assert_close(affine.scale.detach(), symmetric.scale.detach())
     assert affine.zero_point.item() == 8 and symmetric.zero_point.item() == 0
-    for own, other in zip(
-        _gradients(affine, x), _gradients(symmetric, x), strict=True
-    ):  # the gradient scale counts qmax from the zero point: 7 in both
+    # The gradient scale counts qmax from the zero point: 7 in both.
+    for own, other in zip(_gradients(affine, x), _gradients(symmetric, x), strict=True):
         torch.testing.assert_close(own, other)
 
 

@@ -405,9 +405,8 @@ def test_batches_of_other_sizes_are_compiled_once(kind: str, scheme: str) -> Non
 
 
 @INSTANTIATED
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor:UserWarning"
-)  # torch's own, at a graph break
+# Torch's own, at a graph break.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_compiled_with_updating_observers() -> None:
     torch.compiler.reset()
     settings, x = config(), torch.randn(6, 4)

@@ -1,4 +1,4 @@
-"""What a trace knows: names of shared tensors, layers that vary, and what is pinned, frozen or balanced."""
+"""What a trace knows: names of shared tensors, families that vary, and what is pinned, frozen or balanced."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_a_shared_tensor_has_one_name_and_one_set_of_labels() -> None:
 def test_pinned_dims_go_together() -> None:
     trace = make_trace()
     value = Labels((2, 3), [Family((0, 1), trace.sets.fresh(6).reshape(2, 3))])
-    (layer,) = trace.pinned(value, [0], "why")
-    assert layer.dims == (1,) and trace.simple(value)[0].dims == (1,)
+    (family,) = trace.pinned(value, [0], "why")
+    assert family.dims == (1,) and trace.simple(value)[0].dims == (1,)
     assert trace.pinned(value, [1], "all of it") == [] and trace.notes[-1][1] == "all of it"
 
 

@@ -34,7 +34,7 @@ def wrong_zeros(gm: CapturedModule, groups: ChannelGroups, inputs: tuple[Any, ..
         labels = groups.trace.values.get(node.name)
         if not isinstance(labels, Labels) or not labels.zero or not isinstance(value, Tensor):
             return
-        for dim in {dim for layer in labels.layers for dim in layer.dims}:
+        for dim in {dim for family in labels.families for dim in family.dims}:
             flags = alive.along(labels, dim)
             if flags is not None and bool(value.movedim(dim, 0)[~flags].ne(0).any()):
                 found.append(node.name)

@@ -87,9 +87,8 @@ def test_ranks_of_recurrent_cells() -> None:
     inputs = STRUCTURES["cell_on_cell"].inputs()
     smodel, _ = pruned("cell_on_cell", [(inputs,)], STRATEGY="hrank")
     assert {row.name: row.after for row in smodel.report().rows} == {"one": 10, "two": 4, "head": 5}
-    assert "one: HRank finds nothing to score in this layer" in str(
-        smodel.report()
-    )  # two results, and no map
+    # Two results, and no map.
+    assert "one: HRank finds nothing to score in this layer" in str(smodel.report())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

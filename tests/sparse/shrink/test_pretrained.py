@@ -61,9 +61,8 @@ def test_saved_loaded_and_equal(name: str, tmp_path: Path) -> None:
     smodel.calc_params()
     with torch.no_grad():
         assert torch.equal(again(**inputs).logits, small(**inputs).logits)
-        assert torch.allclose(
-            smodel(**inputs).logits, small(**inputs).logits, atol=1e-5
-        )  # masked, at full size
+        # Masked, at full size.
+        assert torch.allclose(smodel(**inputs).logits, small(**inputs).logits, atol=1e-5)
     if name == "llama":
         assert small.config.num_key_value_heads == 1
         options = {

@@ -123,10 +123,8 @@ def test_rows_are_scored_wherever_they_stand(name: str) -> None:
 def test_the_criteria_really_differ() -> None:
     rows = make_rows(32, 16)
     orders = {name: tuple(make_sparser(name).score(rows).argsort().tolist()) for name in SPARSERS}
-    same = {
-        "l2norm": "lamp",
-        "l1norm": "slimming",
-    }  # the same inside one tensor: they differ in what they look at
+    # The same inside one tensor: they differ in what they look at.
+    same = {"l2norm": "lamp", "l1norm": "slimming"}
     for one in orders:
         for other in orders:
             if one != other and same.get(one) != other and same.get(other) != one:

@@ -47,9 +47,8 @@ def mask_original(gm: GraphModule, small: nn.Module) -> tuple[GraphModule, dict[
         mask[left.reshape(-1)] = True
         assert int(mask.sum()) == left.numel(), f"{name} holds an element twice"
         masks[name] = mask.reshape(parameter.shape)
-        if not name.endswith(
-            "weight.original1"
-        ):  # the direction of a weight norm has no norm when it is zero
+        # The direction of a weight norm has no norm when it is zero.
+        if not name.endswith("weight.original1"):
             parameter.mul_(masks[name])
     return masked, masks
 

@@ -80,9 +80,8 @@ class SizeProof:
         groups: dict[tuple[int, int], list[Place]] = {}  # equal extents in the same dimension change together
         for index, dim in _places(inputs):
             groups.setdefault((dim, inputs[index].size(dim)), []).append((index, dim))
-        widths = {
-            size for p in self.runs.model.parameters() if p.dim() > 1 for size in (p.size(1), p.size(-1))
-        } - {1}  # a batch of one is not a width
+        matrices = [parameter for parameter in self.runs.model.parameters() if parameter.dim() > 1]
+        widths = {size for one in matrices for size in (one.size(1), one.size(-1))} - {1}  # a batch of one
         likely = [group for (_, extent), group in groups.items() if extent > 0 and extent not in widths]
         if len(likely) > 1:
             self._try([place for group in likely for place in group], double=False)
@@ -144,9 +143,8 @@ class SizeProof:
             theirs = _checks(other)
             aligned = [node.args[2] for node in checks] == [node.args[2] for node in theirs]
             for index, node in enumerate(checks):
-                if not aligned or (
-                    _numbers(node) != _numbers(theirs[index]) and node.args[1] == theirs[index].args[1]
-                ):
+                same_branch = aligned and node.args[1] == theirs[index].args[1]
+                if not aligned or (same_branch and _sizes_behind(node) != _sizes_behind(theirs[index])):
                     settled[index] = False
         for index, node in enumerate(checks):
             if settled[index]:
@@ -244,8 +242,15 @@ def _checks(trace: RecordedRun) -> list[fx.Node]:
     return [node for node in trace.graph.nodes if node.target is check_branch]
 
 
-def _numbers(check: fx.Node) -> list[Any]:
-    """The numbers that a branch compared."""
-    taken = check.args[0]
-    operands = taken.args if isinstance(taken, fx.Node) else ()
-    return [operand.meta.get("value") if isinstance(operand, fx.Node) else operand for operand in operands]
+def _sizes_behind(check: fx.Node) -> list[Any]:
+    """The sizes that a branch was computed from: two sizes of a tensor may have one remainder."""
+    found, waiting = [], [check.args[0]]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, fx.Node):
+            continue
+        if node.target in (Tensor.size, Tensor.numel):
+            found.append(node.meta.get("value"))
+        else:
+            waiting += node.args
+    return found

@@ -72,9 +72,8 @@ class Recorder(TorchFunctionMode):
         self.quiet = 0  # above zero while an operator or a leaf module runs: its inside is not recorded
         self.closed = False
         self.refusal: DataDependenceError | None = None  # kept, because the model may catch it and go on
-        self.functional_modules: dict[
-            str, bool
-        ] = {}  # in-place leaf → are all its calls recorded as new values?
+        # By the path of an in-place leaf: whether all its calls are recorded as new values.
+        self.functional_modules: dict[str, bool] = {}
         self.lost: list[LostSize] = []
         self.reads_dtype: Source | None = None  # the first line of the model that reads the dtype of a tensor
         self._sizes: dict[tuple[fx.Node, int], Expression] = {}

@@ -78,9 +78,9 @@ class Visit:
 
     # What belongs together
 
-    def pin(self, layer: Family, dims: Iterable[int], reason: str = "") -> Family:
+    def pin(self, family: Family, dims: Iterable[int], reason: str = "") -> Family:
         """Keep the size of these dims; see ``Trace.pin``."""
-        return self.trace.pin(layer, dims, reason or self.why)
+        return self.trace.pin(family, dims, reason or self.why)
 
     def pinned(self, value: Labels, dims: Iterable[int], reason: str = "") -> list[Family]:
         """The families of a value that still vary, after ``pin``."""
@@ -124,14 +124,14 @@ class Visit:
             bare = self.operand(Labels(value.shape, self.pinned(value, spare)), range(value.rank))
             named = {dim: letter for dim, (letter, _) in letters.items()}
             extents = {named[dim]: size for dim, size in bare.extents.items() if dim in named}
-            return Operand([layer.moved(named) for layer in bare.layers], extents, value.zero)
+            return Operand([family.moved(named) for family in bare.families], extents, value.zero)
         shape = self.trace.shape(name)
         wide = {axis: named for axis, named in letters.items() if shape[axis] > 1}
-        layers = [
+        families = [
             Family((letter,), self.trace.axis(name, axis, role, self.layer_name(name)))
             for axis, (letter, role) in wide.items()
         ]
-        return Operand(layers, {letter: shape[axis] for axis, (letter, _) in wide.items()})
+        return Operand(families, {letter: shape[axis] for axis, (letter, _) in wide.items()})
 
     def reads(self, value: Labels, dim: int, axis: int) -> bool:
         """The common case of a layer that reads the only family of channels: nothing needs to be matched.
@@ -139,31 +139,35 @@ class Visit:
         True if the weight's axis was tied to the channels along ``dim``.
         """
         name = tensor_name(self.arguments["weight"])
-        if name is None or len(value.layers) != 1 or (self.trace.canonical(name), axis, 0) in self.trace.axes:
+        if (
+            name is None
+            or len(value.families) != 1
+            or (self.trace.canonical(name), axis, 0) in self.trace.axes
+        ):
             return False
-        layer = self.trace.simplify(value.layers[0])
-        if layer.dims != (dim,):
+        family = self.trace.simplify(value.families[0])
+        if family.dims != (dim,):
             return False
-        self.trace.tie_axis(name, axis, layer.labels, "input", self.layer_name(name))
+        self.trace.tie_axis(name, axis, family.labels, "input", self.layer_name(name))
         return True
 
     def makes(self, axis: int, dim: int) -> Labels:
         """The new channels that a layer computes along ``dim``, tied to its weight and its bias."""
         name, shape = tensor_name(self.arguments["weight"]), self.shape
         assert name is not None
-        layers = []
+        families = []
         if shape[dim] > 1:
-            layers = [Family((dim,), self.trace.axis(name, axis, "output", self.layer_name(name)))]
-        return Labels(shape, layers, self.add_bias(layers, dim))
+            families = [Family((dim,), self.trace.axis(name, axis, "output", self.layer_name(name)))]
+        return Labels(shape, families, self.add_bias(families, dim))
 
-    def add_bias(self, layers: Sequence[Family], dim: int) -> bool:
+    def add_bias(self, families: Sequence[Family], dim: int) -> bool:
         """Tie the bias to the channels along ``dim``; True if adding it keeps the zeros of removed channels.
 
-        It does not for a layer along another dim: every row gets the bias.
+        It does not for a family along another dim: every row gets the bias.
         """
         bias = self.arguments.get("bias")
-        zero = self.tie_vector(bias, pick(layers, dim), "state")
-        return bias is None or (zero and all(layer.dims == (dim,) for layer in layers))
+        zero = self.tie_vector(bias, pick(families, dim), "state")
+        return bias is None or (zero and all(family.dims == (dim,) for family in families))
 
     def tie_vector(self, vector: object, labels: Tensor | None, role: Role) -> bool:
         """Tie a bias, a scale or a statistic [n] to the labels of its channels; None if these are fixed.
@@ -176,13 +180,13 @@ class Visit:
                 self.trace.tie_axis(name, 0, labels, role, self.layer_name(name))
             return True
         value = self.trace.labels_of(vector) if isinstance(vector, Node) else Labels(())
-        layers = self.trace.simple(value)
-        for layer in layers:
+        families = self.trace.simple(value)
+        for family in families:
             if labels is None:
-                self.pin(layer, layer.dims)
+                self.pin(family, family.dims)
             else:
-                self.trace.sets.join(layer.along(layer.dims), labels)
-        if labels is not None and not layers:
+                self.trace.sets.join(family.along(family.dims), labels)
+        if labels is not None and not families:
             self.pin(Family((0,), labels), (0,), f"{self.why} combines it with a tensor of fixed size")
         return value.zero
 
@@ -218,6 +222,6 @@ def tensor_name(value: object) -> str | None:
     return str(value.target) if isinstance(value, Node) and value.op == "get_attr" else None
 
 
-def pick(layers: Sequence[Family], dim: int) -> Tensor | None:
+def pick(families: Sequence[Family], dim: int) -> Tensor | None:
     """The labels along one dim, if a family varies only along it."""
-    return next((layer.labels for layer in layers if layer.dims == (dim,)), None)
+    return next((family.labels for family in families if family.dims == (dim,)), None)

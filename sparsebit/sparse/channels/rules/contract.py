@@ -24,16 +24,16 @@ def linear(at: Visit) -> Labels:
     x = at.operand(value, (*range(last), IN))
     letters: dict[int, tuple[int, Role]] = {0: (OUT, "output"), 1: (IN, "input")}
     w = at.weight(at.arguments["weight"], letters if wide else {0: (IN, "input")})
-    layers = at.sum_product([x, w], [IN])
-    zero = at.add_bias(layers, OUT) and product_is_zero([x, w], layers)
-    return to_labels(layers, (*range(last), *([OUT] if wide else [])), at.shape, zero)
+    families = at.sum_product([x, w], [IN])
+    zero = at.add_bias(families, OUT) and product_is_zero([x, w], families)
+    return to_labels(families, (*range(last), *([OUT] if wide else [])), at.shape, zero)
 
 
 def _contract(at: Visit, operands: Sequence[Operand], result: Sequence[int]) -> Labels:
     """Sum the product of the operands over every letter that the result lacks."""
     summed = [letter for each in operands for letter in each.letters if letter not in result]
-    layers = at.sum_product(operands, summed)
-    return to_labels(layers, result, at.shape, product_is_zero(operands, layers))
+    families = at.sum_product(operands, summed)
+    return to_labels(families, result, at.shape, product_is_zero(operands, families))
 
 
 def _named(at: Visit, argument: object, letters: Sequence[int]) -> Operand:
@@ -74,9 +74,9 @@ def matmul(at: Visit) -> Labels:
     if tensor_name(extra) is not None and added.rank == 1:
         at.tie_vector(extra, pick(at.trace.simple(value), value.rank - 1), "state")
     terms = at.aligned(value, value.rank), at.aligned(added, value.rank, extra)
-    layers = at.match(*terms).layers
-    zero = all(one.zero_at(layer) for layer in layers for one in terms)
-    return to_labels(layers, range(value.rank), value.shape, zero)
+    families = at.match(*terms).families
+    zero = all(one.zero_at(family) for family in families for one in terms)
+    return to_labels(families, range(value.rank), value.shape, zero)
 
 
 @rule("grouped_mm")
@@ -89,7 +89,7 @@ def grouped_mm(at: Visit) -> Labels:
     x, letters = at.operand(rows, (0, IN)), (EACH, IN, OUT)
     w = at.operand(stack, letters) if stored is None else _stored(at, stored, letters)
     reason = f"{at.why} selects matrices by number"
-    w.layers = [layer for layer in (at.pin(one, [EACH], reason) for one in w.layers) if layer.dims]
+    w.families = [family for family in (at.pin(one, [EACH], reason) for one in w.families) if family.dims]
     return _contract(at, [x, w], (0, OUT))
 
 
@@ -140,10 +140,10 @@ def attention(at: Visit) -> Labels:
     if at.arguments.get("attn_mask") is not None:
         mask = at.labels("attn_mask")
         other = at.operand(mask, letters[query.rank - mask.rank :], at.arguments["attn_mask"])
-        scores.layers = at.match(scores, other).layers
+        scores.families = at.match(scores, other).families
     reason = f"{at.why} is a softmax over the keys"
-    kept = [at.pin(at.trace.simplify(layer), [source], reason) for layer in scores.layers]
-    scores.layers, scores.zero = [layer for layer in kept if layer.dims], False
+    kept = [at.pin(at.trace.simplify(family), [source], reason) for family in scores.families]
+    scores.families, scores.zero = [family for family in kept if family.dims], False
     v = at.operand(value, (*batch, source, OUT))
     return _contract(at, [scores, v], (*batch, target, OUT))
 
@@ -152,14 +152,14 @@ def _repeat_heads(at: Visit, value: Labels, heads: int) -> Labels:
     """Keys and values that serve several query heads each, repeated as the operator does."""
     dim = value.rank - 3
     times = heads // value.shape[dim]
-    layers = [
-        Family(layer.dims, layer.labels.repeat_interleave(times, layer.dims.index(dim)))
-        if dim in layer.dims
-        else layer
-        for layer in at.trace.simple(value)
+    families = [
+        Family(family.dims, family.labels.repeat_interleave(times, family.dims.index(dim)))
+        if dim in family.dims
+        else family
+        for family in at.trace.simple(value)
     ]
     shape = (*value.shape[:dim], heads, *value.shape[dim + 1 :])
     copied = value.shape[dim] == 1 and heads > 1
     if copied:
-        layers.append(Family((dim,), at.trace.sets.fresh(heads)))
-    return Labels(shape, layers, value.zero and not copied)
+        families.append(Family((dim,), at.trace.sets.fresh(heads)))
+    return Labels(shape, families, value.zero and not copied)

@@ -17,8 +17,8 @@ def convolution(at: Visit) -> Labels:
     if not isinstance(groups, int):
         raise Stop(f"{at.why}: the number of groups is computed")
     channel = value.rank - 1 - at.call.spec.spatial
-    layers = at.pinned(value, range(channel + 1, value.rank), f"{at.why} slides over it")
-    value = Labels(value.shape, layers, value.zero)
+    families = at.pinned(value, range(channel + 1, value.rank), f"{at.why} slides over it")
+    value = Labels(value.shape, families, value.zero)
     weight = tensor_name(at.arguments["weight"])
     if groups == 1:
         return _plain(at, value, channel)
@@ -47,26 +47,26 @@ def _computed_depthwise(at: Visit, value: Labels, channel: int) -> Labels:
     """One filter per channel, computed by other operators: it is removed with its channel."""
     w = at.weight(at.arguments["weight"], {0: (channel, "output")})
     x = at.aligned(value, value.rank)
-    layers = at.alive(at.match(x, w))
-    zero = at.add_bias(layers, channel) and product_is_zero([x, w], layers)
-    return to_labels(layers, range(value.rank), at.shape, zero)
+    families = at.alive(at.match(x, w))
+    zero = at.add_bias(families, channel) and product_is_zero([x, w], families)
+    return to_labels(families, range(value.rank), at.shape, zero)
 
 
 def _grouped(at: Visit, weight: str, value: Labels, channel: int, groups: int) -> Labels:
-    rest = [layer for layer in value.layers if channel not in layer.dims]
+    rest = [family for family in value.families if channel not in family.dims]
     labels: Tensor | None = None
-    for layer in value.layers:
-        if channel in layer.dims:
-            layer = at.pin(layer, [dim for dim in layer.dims if dim != channel])
-            if labels is None and layer.dims:
-                labels = layer.labels
+    for family in value.families:
+        if channel in family.dims:
+            family = at.pin(family, [dim for dim in family.dims if dim != channel])
+            if labels is None and family.dims:
+                labels = family.labels
             else:
-                at.pin(layer, layer.dims)
+                at.pin(family, family.dims)
     tie = _tie_transposed_groups if at.call.spec.weight_axes == (1, 0) else _tie_groups
     out = tie(at, weight, labels, groups, value.shape[channel], at.shape[channel])
-    layers = [*rest, *([Family((channel,), out)] if out is not None else [])]
-    zero = at.add_bias(layers, channel)
-    return Labels(at.shape, layers, zero and (value.zero or not rest))
+    families = [*rest, *([Family((channel,), out)] if out is not None else [])]
+    zero = at.add_bias(families, channel)
+    return Labels(at.shape, families, zero and (value.zero or not rest))
 
 
 def _tie_groups(

@@ -29,22 +29,22 @@ def _join(at: Visit, found: list[tuple[Node, Labels]]) -> Labels:
     result = operands[0]
     for other in operands[1:]:
         result = at.match(result, other)
-    layers = at.alive(result)
-    zero = all(at.call.keeps_zero([one.zero_at(layer) for one in operands]) for layer in layers)
-    return to_labels(layers, range(len(shape)), shape, zero)
+    families = at.alive(result)
+    zero = all(at.call.keeps_zero([one.zero_at(family) for one in operands]) for family in families)
+    return to_labels(families, range(len(shape)), shape, zero)
 
 
 @rule("prelu")
 def prelu(at: Visit) -> Labels:
     """One slope, or one per channel."""
     value = at.input
-    layers = at.trace.simple(value)
+    families = at.trace.simple(value)
     if at.call.shape("weight") != (1,):
-        for layer in [layer for layer in layers if 1 in layer.dims]:
-            at.pin(layer, [dim for dim in layer.dims if dim != 1])
-        layers = at.trace.simple(value)
-        at.tie_vector(at.arguments["weight"], pick(layers, 1), "state")
-    return Labels(value.shape, layers, value.zero)
+        for family in [family for family in families if 1 in family.dims]:
+            at.pin(family, [dim for dim in family.dims if dim != 1])
+        families = at.trace.simple(value)
+        at.tie_vector(at.arguments["weight"], pick(families, 1), "state")
+    return Labels(value.shape, families, value.zero)
 
 
 @rule("same_size")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from sparsebit.sparse.channels.labels import Family, Labels, layer_of
+from sparsebit.sparse.channels.labels import Family, Labels, family_of
 from sparsebit.sparse.channels.match import Operand, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, pick, rule, tensor_name
 from sparsebit.sparse.channels.rules.move import keep_picked_dims, run_node
@@ -37,19 +37,19 @@ def getitem(at: Visit) -> object:
             looked_up.append(dim)
         elif isinstance(item, (int, Node)):
             picked.append(dim)
-    for layer in at.trace.simple(held):
-        at.pin(layer, looked_up, f"{at.why} searches positions by value")
+    for family in at.trace.simple(held):
+        at.pin(family, looked_up, f"{at.why} searches positions by value")
     value = keep_picked_dims(at, held, picked)
     for _, dim, item in indexed_dims(index, held.rank):
         if isinstance(item, slice) and item.step not in (None, 1):
-            for layer in at.trace.simple(value):
-                _keep_step(at, layer, dim, item)
+            for family in at.trace.simple(value):
+                _keep_step(at, family, dim, item)
     shape = at.shape
     if 0 in shape:
         return Labels(shape, [] if picked else _beside_empty(at, value, shape), value.zero)
-    results = [run_node(at, source, layer.full(value.shape)) for layer in at.trace.simple(value)]
-    layers = [layer_of(result) for result in results if isinstance(result, Tensor)]
-    return Labels(shape, layers, value.zero)
+    results = [run_node(at, source, family.full(value.shape)) for family in at.trace.simple(value)]
+    families = [family_of(result) for result in results if isinstance(result, Tensor)]
+    return Labels(shape, families, value.zero)
 
 
 def _beside_empty(at: Visit, value: Labels, shape: tuple[int, ...]) -> list[Family]:
@@ -57,9 +57,9 @@ def _beside_empty(at: Visit, value: Labels, shape: tuple[int, ...]) -> list[Fami
     if value.rank != len(shape):
         return []
     same = {dim for dim in range(value.rank) if shape[dim] == value.shape[dim]}
-    crossing = [layer for layer in at.trace.simple(value) if same.intersection(layer.dims)]
-    pinned = [at.pin(layer, {*layer.dims} - same) for layer in crossing]
-    return [layer for layer in pinned if layer.dims]
+    crossing = [family for family in at.trace.simple(value) if same.intersection(family.dims)]
+    pinned = [at.pin(family, {*family.dims} - same) for family in crossing]
+    return [family for family in pinned if family.dims]
 
 
 def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
@@ -74,17 +74,17 @@ def indexed_dims(index: object, rank: int) -> Iterator[tuple[int, int, object]]:
             dim += 1
 
 
-def _keep_step(at: Visit, layer: Family, dim: int, item: slice) -> None:
+def _keep_step(at: Visit, family: Family, dim: int, item: slice) -> None:
     """``x[:, 1::2]`` stays correct as long as complete steps are removed: positions 0 and 1, 2 and 3, ..."""
-    if dim not in layer.dims:
+    if dim not in family.dims:
         return
-    layer = at.pin(layer, [other for other in layer.dims if other != dim])
+    family = at.pin(family, [other for other in family.dims if other != dim])
     step, start = item.step, item.start or 0
     known = item.stop is None and isinstance(step, int) and isinstance(start, int)
-    if layer.dims and known and len(layer.labels) % step == 0 and 0 <= start < step:
-        at.pin(Family((0, 1), layer.labels.reshape(-1, step)), [1])
+    if family.dims and known and len(family.labels) % step == 0 and 0 <= start < step:
+        at.pin(Family((0, 1), family.labels.reshape(-1, step)), [1])
     else:
-        at.pin(layer, [dim], f"{at.why} selects single positions")
+        at.pin(family, [dim], f"{at.why} selects single positions")
 
 
 @rule("embedding")
@@ -101,12 +101,12 @@ def embedding(at: Visit) -> Labels:
         rows = at.trace.axis(name, 0, "output", at.layer_name(name), bare=True)
         at.trace.frozen.append((rows, f"{at.why} looks rows up"))
         labels = at.trace.axis(name, 1, "output", at.layer_name(name))
-    layers = [] if labels is None or len(labels) == 1 else [Family((len(shape) - 1,), labels)]
+    families = [] if labels is None or len(labels) == 1 else [Family((len(shape) - 1,), labels)]
     if "offsets" in at.arguments:  # rows are summed
         at.trace.freeze(index, f"{at.why} uses it as an index")
-        return Labels(shape, layers, zero)
+        return Labels(shape, families, zero)
     beside = at.trace.simple(index)  # a removed index does not mean a row of zeros
-    return Labels(shape, [*beside, *layers], zero and not beside)
+    return Labels(shape, [*beside, *families], zero and not beside)
 
 
 @rule("index_select")
@@ -115,7 +115,7 @@ def index_select(at: Visit) -> Labels:
     looked_up, _ = _looked_up(at)
     at.trace.freeze(at.labels("index"), f"{at.why} uses it as an index")
     shape = at.shape
-    return to_labels(looked_up.layers, range(len(shape)), shape, looked_up.zero)
+    return to_labels(looked_up.families, range(len(shape)), shape, looked_up.zero)
 
 
 @rule("look_up")
@@ -126,15 +126,15 @@ def look_up(at: Visit) -> Labels:
     looked_up.extents.pop(dim, None)
     index = at.aligned(at.labels("index"), len(shape))
     tied = at.match(looked_up, index)
-    return to_labels(tied.layers, range(len(shape)), shape, looked_up.zero)
+    return to_labels(tied.families, range(len(shape)), shape, looked_up.zero)
 
 
 def _looked_up(at: Visit) -> tuple[Operand, int]:
     """The input with the dim of the index kept as it is, and that dim."""
     value = at.input
     dim = at.dim(value.rank)
-    layers = at.pinned(value, [dim], f"{at.why} searches positions by value")
-    return at.aligned(Labels(value.shape, layers, value.zero), value.rank), dim
+    families = at.pinned(value, [dim], f"{at.why} searches positions by value")
+    return at.aligned(Labels(value.shape, families, value.zero), value.rank), dim
 
 
 @rule("cat")
@@ -178,7 +178,11 @@ def _cat(at: Visit, main: int) -> Labels:
     across: Operand | None = None
     ends: list[Family] = []
     crossing = {
-        dim for _, value in found for layer in trace.simple(value) if main in layer.dims for dim in layer.dims
+        dim
+        for _, value in found
+        for family in trace.simple(value)
+        if main in family.dims
+        for dim in family.dims
     } - {main}
     for _, value in found:
         if value.wild:
@@ -189,17 +193,17 @@ def _cat(at: Visit, main: int) -> Labels:
         part = at.aligned(Labels(value.shape, beside), rank)
         part.extents.pop(main, None)
         across = part if across is None else at.match(across, part)
-    layers = at.alive(across) if across is not None else []
+    families = at.alive(across) if across is not None else []
     for end, (node, value) in zip(ends, found, strict=True):
         if value.wild:  # as large as the others along their dims, and free along its own
-            trace.adopt(node, (*((end,) if value.shape[main] > 1 else ()), *layers))
+            trace.adopt(node, (*((end,) if value.shape[main] > 1 else ()), *families))
     dims = tuple(sorted({main}.union(*(end.dims for end in ends))))
     parts = []
     for end, (_, value) in zip(ends, found, strict=True):
         thin = tuple(size if dim in dims else 1 for dim, size in enumerate(value.shape))
         parts.append(end.full(thin).reshape([thin[dim] for dim in dims]))
-    layers.append(Family(dims, torch.cat(parts, dims.index(main))))
-    return to_labels(layers, range(rank), shape, all(value.zero for _, value in found))
+    families.append(Family(dims, torch.cat(parts, dims.index(main))))
+    return to_labels(families, range(rank), shape, all(value.zero for _, value in found))
 
 
 def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Family, list[Family]]:
@@ -208,16 +212,16 @@ def _end(at: Visit, value: Labels, main: int, crossing: set[int]) -> tuple[Famil
     Where the other parts have channels that vary along ``main`` and along ``crossing`` (dims of a head, for every
     head), channels that vary only along ``crossing`` are treated as the same all along ``main``.
     """
-    layers = at.trace.simple(value)
-    along = [layer for layer in layers if main in layer.dims]
-    for layer in along[1:]:
-        at.pin(layer, layer.dims)
-    beside = [layer for layer in layers if main not in layer.dims]
+    families = at.trace.simple(value)
+    along = [family for family in families if main in family.dims]
+    for family in along[1:]:
+        at.pin(family, family.dims)
+    beside = [family for family in families if main not in family.dims]
     if along:
         return along[0], beside
-    wide = next((layer for layer in beside if set(layer.dims) <= crossing), None)
+    wide = next((family for family in beside if set(family.dims) <= crossing), None)
     if wide is not None:
-        return wide, [layer for layer in beside if layer is not wide]
+        return wide, [family for family in beside if family is not wide]
     fixed = Family((main,), at.trace.sets.fresh(value.shape[main]))
     at.trace.frozen.append((fixed.labels, f"{at.why} joins a tensor whose size is fixed"))
     return fixed, beside

@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from sparsebit.graph.value import TensorInfo
-from sparsebit.sparse.channels.labels import Family, Labels, layer_of, reshape_layer
+from sparsebit.sparse.channels.labels import Family, Labels, family_of, reshape_family
 from sparsebit.sparse.channels.match import to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, rule
 
@@ -34,15 +34,15 @@ def pick_positions(at: Visit) -> object:
 def reshape(at: Visit) -> object:
     """The same elements in the same order."""
     value, shape = at.input, at.shape
-    return _move(at, value, lambda layer: [reshape_layer(layer, value.shape, shape)])
+    return _move(at, value, lambda family: [reshape_family(family, value.shape, shape)])
 
 
 @rule("reshape_as")
 def reshape_as(at: Visit) -> Labels:
     """The same elements in the size of another tensor: both can only shrink together."""
     value, other, shape = at.input, at.arguments["other"], at.shape
-    layers = [reshape_layer(layer, value.shape, shape) for layer in at.trace.simple(value)]
-    moved = at.aligned(Labels(shape, layers), len(shape))
+    families = [reshape_family(family, value.shape, shape) for family in at.trace.simple(value)]
+    moved = at.aligned(Labels(shape, families), len(shape))
     tied = at.match(moved, at.aligned(at.trace.labels_of(other), len(shape), other))
     return to_labels(at.alive(tied), range(len(shape)), shape, value.zero)
 
@@ -68,12 +68,12 @@ def _move(
     *more: list[Family],
 ) -> object:
     """Move each family through the operator, by default by running it; each result gets its part."""
-    through = through or (lambda layer: _run(at, value, layer))
-    results = [*(through(layer) for layer in at.trace.simple(value)), *more]
+    through = through or (lambda family: _run(at, value, family))
+    results = [*(through(family) for family in at.trace.simple(value)), *more]
     position = itertools.count()
 
     def build(info: TensorInfo) -> Labels:
-        index = next(position)  # layers that no longer vary are kept: one channel is all
+        index = next(position)  # families that no longer vary are kept: one channel is all
         return Labels(
             info.shape, [found[index] for found in results] if 0 not in info.shape else (), value.zero
         )
@@ -81,10 +81,10 @@ def _move(
     return at.outputs(build)
 
 
-def _run(at: Visit, value: Labels, layer: Family) -> list[Family]:
-    result = run_node(at, at.arguments["input"], layer.full(value.shape))
+def _run(at: Visit, value: Labels, family: Family) -> list[Family]:
+    result = run_node(at, at.arguments["input"], family.full(value.shape))
     parts = result if isinstance(result, (tuple, list)) else [result]
-    return [layer_of(part) for part in parts if isinstance(part, Tensor)]
+    return [family_of(part) for part in parts if isinstance(part, Tensor)]
 
 
 def run_node(at: Visit, source: object, labels: Tensor) -> object:
@@ -108,10 +108,10 @@ def run_node(at: Visit, source: object, labels: Tensor) -> object:
 
 def keep_picked_dims(at: Visit, value: Labels, dims: list[int]) -> Labels:
     """If single positions are selected from a dim, families that also vary elsewhere keep the size of that dim."""
-    for layer in at.trace.simple(value):
-        if any(dim not in dims for dim in layer.dims):
-            at.pin(layer, dims)
-    return replace(value, layers=at.trace.simple(value))
+    for family in at.trace.simple(value):
+        if any(dim not in dims for dim in family.dims):
+            at.pin(family, dims)
+    return replace(value, families=at.trace.simple(value))
 
 
 @rule("channel_shuffle")
@@ -154,14 +154,14 @@ def im2col(at: Visit) -> Labels:
 def _along_channels(at: Visit, channel: int, change: Callable[[Tensor], Tensor]) -> Labels:
     """The result of an operator that rearranges channels; every later dim keeps its size."""
     value = at.input
-    for layer in at.trace.simple(value):
-        apart = [dim for dim in layer.dims if dim > channel or (channel in layer.dims and dim != channel)]
-        at.pin(layer, apart)
-    layers = [
-        Family(layer.dims, change(layer.labels)) if layer.dims == (channel,) else layer
-        for layer in at.trace.simple(value)
+    for family in at.trace.simple(value):
+        apart = [dim for dim in family.dims if dim > channel or (channel in family.dims and dim != channel)]
+        at.pin(family, apart)
+    families = [
+        Family(family.dims, change(family.labels)) if family.dims == (channel,) else family
+        for family in at.trace.simple(value)
     ]
-    return Labels(at.shape, layers, value.zero)
+    return Labels(at.shape, families, value.zero)
 
 
 @rule("pad")
@@ -174,9 +174,9 @@ def pad(at: Visit) -> Labels:
         raise Stop(f"{at.why}: the width of the padding is computed")
     padded = {value.rank - 1 - i: amounts[2 * i : 2 * i + 2] for i in range(len(amounts) // 2)}
     constant = at.arguments.get("mode") in ("constant", None)
-    layers = []
-    for layer in at.trace.simple(value):
-        for axis, dim in enumerate(layer.dims):
+    families = []
+    for family in at.trace.simple(value):
+        for axis, dim in enumerate(family.dims):
             left, right = padded.get(dim, (0, 0))
             if not isinstance(left, int) or not isinstance(right, int):
                 raise Stop(f"{at.why}: the width of the padding is computed")
@@ -184,9 +184,9 @@ def pad(at: Visit) -> Labels:
                 continue
             if not constant or left < 0 or right < 0:
                 raise Stop(f"{at.why} repeats or cuts channels")
-            layer = Family(layer.dims, _pad_axis(at, layer.labels, axis, left, right))
-        layers.append(layer)
-    return Labels(at.shape, layers, at.call.keeps_zero([value.zero]))
+            family = Family(family.dims, _pad_axis(at, family.labels, axis, left, right))
+        families.append(family)
+    return Labels(at.shape, families, at.call.keeps_zero([value.zero]))
 
 
 def _pad_axis(at: Visit, labels: Tensor, axis: int, left: int, right: int) -> Tensor:

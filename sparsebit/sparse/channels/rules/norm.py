@@ -13,9 +13,8 @@ from sparsebit.sparse.channels.labels import Family, Labels
 from sparsebit.sparse.channels.match import Operand, product_is_zero, to_labels
 from sparsebit.sparse.channels.rules.base import Stop, Visit, number, pick, rule, tensor_name
 
-FEWEST_COMPLETE_GROUPS = (
-    4  # below, removing complete groups is too coarse: every group loses as many channels
-)
+# With fewer, removing complete groups is too coarse: every group loses as many channels.
+FEWEST_COMPLETE_GROUPS = 4
 
 
 @rule("norm_per_channel")
@@ -23,25 +22,25 @@ def norm_per_channel(at: Visit) -> Labels:
     """Statistics of one channel at a time."""
     value = at.input
     channel = norm_channel(at.call, value.rank)
-    layers = []
-    for layer in at.trace.simple(value):
-        if channel in layer.dims or "use_input_stats" in at.arguments:
-            layer = at.pin(layer, [dim for dim in range(value.rank) if dim != channel])
+    families = []
+    for family in at.trace.simple(value):
+        if channel in family.dims or "use_input_stats" in at.arguments:
+            family = at.pin(family, [dim for dim in range(value.rank) if dim != channel])
         else:  # weights standardized over their inputs
             at.trace.statistics[at.call.node.name] = at.why
-        layers += [layer] if layer.dims else []
+        families += [family] if family.dims else []
     for name in ("running_mean", "running_var"):
-        at.tie_vector(at.arguments.get(name), pick(layers, channel), "state")
-    return Labels(value.shape, layers, _tie_factors(at, layers, channel))
+        at.tie_vector(at.arguments.get(name), pick(families, channel), "state")
+    return Labels(value.shape, families, _tie_factors(at, families, channel))
 
 
-def _tie_factors(at: Visit, layers: list[Family], channel: int) -> bool:
+def _tie_factors(at: Visit, families: list[Family], channel: int) -> bool:
     """Tie factor and shift to the channels; True if they make removed channels zero."""
-    labels = pick(layers, channel)
+    labels = pick(families, channel)
     scaled = at.tie_vector(at.arguments.get("weight"), labels, "scale")
     shifted = at.tie_vector(at.arguments.get("bias"), labels, "state")
     affine = at.arguments.get("weight") is not None
-    return affine and scaled and shifted and all(layer.dims == (channel,) for layer in layers)
+    return affine and scaled and shifted and all(family.dims == (channel,) for family in families)
 
 
 @rule("norm_over_channels")
@@ -50,16 +49,16 @@ def norm_over_channels(at: Visit) -> Labels:
     value, normalized = at.input, at.arguments["normalized_shape"]
     count = len(normalized) if isinstance(normalized, (tuple, list, torch.Size)) else 1
     inner = range(value.rank - count, value.rank)
-    layers = []
-    for layer in at.trace.simple(value):
-        inside = [dim for dim in layer.dims if dim in inner]
-        if inside and len(inside) < len(layer.dims):  # heads and their dims: the heads stay free
-            layer = at.pin(layer, inside)
+    families = []
+    for family in at.trace.simple(value):
+        inside = [dim for dim in family.dims if dim in inner]
+        if inside and len(inside) < len(family.dims):  # heads and their dims: the heads stay free
+            family = at.pin(family, inside)
         elif inside:
             at.trace.statistics[at.call.node.name] = at.why
-        layers += [layer] if layer.dims else []
+        families += [family] if family.dims else []
     extents = {dim: size for dim, size in enumerate(value.shape) if size > 1}
-    result, factors = Operand(layers, extents), dict[str, Operand]()
+    result, factors = Operand(families, extents), dict[str, Operand]()
     for name in ("weight", "bias"):
         argument = at.arguments.get(name)
         if argument is None:
@@ -87,26 +86,26 @@ def group_norm(at: Visit) -> Labels:
     value, groups = at.input, number(at.arguments["num_groups"])
     if not isinstance(groups, int):
         raise Stop(f"{at.why}: the number of groups is computed")
-    for layer in at.trace.simple(value):
-        at.pin(layer, [dim for dim in layer.dims if dim > 1 or (dim != 1 and 1 in layer.dims)])
-    layers = at.trace.simple(value)
-    labels = pick(layers, 1)
+    for family in at.trace.simple(value):
+        at.pin(family, [dim for dim in family.dims if dim > 1 or (dim != 1 and 1 in family.dims)])
+    families = at.trace.simple(value)
+    labels = pick(families, 1)
     if labels is not None:
         at.trace.statistics[at.call.node.name] = at.why
         if groups >= FEWEST_COMPLETE_GROUPS:
             at.pin(Family((0, 1), labels.reshape(groups, -1)), [1])
         elif groups > 1:
             at.trace.balance(labels, groups, f"{at.why} has {groups} groups")
-    return Labels(value.shape, layers, _tie_factors(at, layers, 1))
+    return Labels(value.shape, families, _tie_factors(at, families, 1))
 
 
 @rule("normalize")
 def normalize(at: Visit) -> Labels:
     """Division by a p-norm, to which removed channels add nothing if they are zero."""
     value = at.input
-    for layer in at.trace.simple(value):
-        if len(layer.dims) > 1 or not value.zero:
-            at.pin(layer, [at.dim(value.rank)])
+    for family in at.trace.simple(value):
+        if len(family.dims) > 1 or not value.zero:
+            at.pin(family, [at.dim(value.rank)])
     return Labels(value.shape, at.trace.simple(value), value.zero)
 
 
@@ -115,12 +114,12 @@ def weight_norm(at: Visit) -> Labels:
     """A direction and a length per row: only rows can be removed."""
     value, length = at.input, at.labels("g")
     others = [axis for axis in range(value.rank) if axis != at.dim(value.rank)]
-    layers = at.pinned(value, others, f"{at.why} is a norm over it")
-    if layers:
+    families = at.pinned(value, others, f"{at.why} is a norm over it")
+    if families:
         at.trace.statistics[at.call.node.name] = at.why
-    direction = at.operand(Labels(value.shape, layers), range(value.rank))
+    direction = at.operand(Labels(value.shape, families), range(value.rank))
     both = at.match(direction, at.aligned(length, length.rank))
-    return to_labels(both.layers, range(value.rank), at.shape, zero=True)
+    return to_labels(both.families, range(value.rank), at.shape, zero=True)
 
 
 def norm_channel(call: OpCall, rank: int) -> int:

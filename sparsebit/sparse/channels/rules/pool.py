@@ -24,8 +24,8 @@ def max_unpool(at: Visit) -> object:
     value, index = at.input, at.labels("indices")
     dims = range(value.rank)
     both = at.match(at.aligned(value, value.rank), at.aligned(index, value.rank))
-    layers = at.pinned(Labels(value.shape, both.layers), dims[-at.call.spec.spatial :])
-    return at.outputs(lambda info: to_labels(layers, dims, info.shape, value.zero))
+    families = at.pinned(Labels(value.shape, both.families), dims[-at.call.spec.spatial :])
+    return at.outputs(lambda info: to_labels(families, dims, info.shape, value.zero))
 
 
 @rule("grid_sample")

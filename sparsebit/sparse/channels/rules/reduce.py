@@ -19,27 +19,29 @@ def reduction(at: Visit) -> object:
     """Removed channels must not change the result: sums of zeros do not, a mean is rescaled, other reductions stop."""
     value, kind = at.input, at.call.spec.channels
     dims = _dims(at.arguments.get("dim"), value.rank)
-    layers: list[Family] = []
-    for layer in at.trace.simple(value):
-        gone = [dim for dim in layer.dims if dim in dims]
+    families: list[Family] = []
+    for family in at.trace.simple(value):
+        gone = [dim for dim in family.dims if dim in dims]
         if not gone:
-            layers.append(layer)
-        elif len(gone) < len(layer.dims):
-            layers.append(at.pin(layer, gone))
+            families.append(family)
+        elif len(gone) < len(family.dims):
+            families.append(at.pin(family, gone))
         elif kind == "sum" and value.zero and not _is_negative(at.arguments.get("p")):
             continue
         elif kind in ("mean", "statistic") and is_part_of_norm(at.trace, at.call, dims):
             at.trace.statistics[at.call.node.name] = at.why
         elif kind == "mean" and value.zero:
-            at.trace.averages[at.call.node.name] = layer
+            at.trace.averages[at.call.node.name] = family
         else:
-            at.pin(layer, gone, f"{at.why} works along it")
-    layers = [layer for layer in layers if layer.dims]
+            at.pin(family, gone, f"{at.why} works along it")
+    families = [family for family in families if family.dims]
     left = [dim for dim in range(value.rank) if dim not in dims]
 
     def build(info: TensorInfo) -> Labels:
         where = {dim: dim if len(info.shape) == value.rank else left.index(dim) for dim in left}
-        return Labels(info.shape, [layer.moved(where) for layer in layers], at.call.keeps_zero([value.zero]))
+        return Labels(
+            info.shape, [family.moved(where) for family in families], at.call.keeps_zero([value.zero])
+        )
 
     return at.outputs(build)
 
@@ -66,9 +68,9 @@ def softmax(at: Visit) -> object:
 
 def _along(at: Visit, given: object) -> object:
     value = at.input
-    layers = at.pinned(value, _dims(given, value.rank), f"{at.why} works along it")
+    families = at.pinned(value, _dims(given, value.rank), f"{at.why} works along it")
     zero = at.call.keeps_zero([value.zero])
-    return at.outputs(lambda info: Labels(info.shape, layers, zero))
+    return at.outputs(lambda info: Labels(info.shape, families, zero))
 
 
 @rule("cosine_similarity")
@@ -81,22 +83,22 @@ def cosine_similarity(at: Visit) -> Labels:
     # the squares of each are summed as well, those of a broadcast one as often as the other is wide
     zero = all(one.zero and one.wide(summed) for one in vectors)
     vectors = [dataclasses.replace(one, zero=zero) for one in vectors]
-    layers = at.sum_product(vectors, [summed])
-    return to_labels(layers, [d for d in range(rank) if d != summed], at.shape, zero=False)
+    families = at.sum_product(vectors, [summed])
+    return to_labels(families, [d for d in range(rank) if d != summed], at.shape, zero=False)
 
 
 @rule("glu")
 def glu(at: Visit) -> Labels:
     """The halves gate each other position by position."""
     value = at.input
-    halved, layers = at.dim(value.rank), list[Family]()
-    for layer in at.trace.simple(value):
-        if halved in layer.dims:
-            first, second = layer.labels.chunk(2, layer.dims.index(halved))
+    halved, families = at.dim(value.rank), list[Family]()
+    for family in at.trace.simple(value):
+        if halved in family.dims:
+            first, second = family.labels.chunk(2, family.dims.index(halved))
             at.trace.sets.join(first, second)
-            layer = at.trace.simplify(Family(layer.dims, first))
-        layers += [layer] if layer.dims else []
-    return Labels(at.shape, layers, value.zero)
+            family = at.trace.simplify(Family(family.dims, first))
+        families += [family] if family.dims else []
+    return Labels(at.shape, families, value.zero)
 
 
 def _dims(given: Any, rank: int) -> list[int]:

@@ -68,12 +68,12 @@ def _inputs(at: Visit, source: object) -> Tensor | None:
     if held is None:
         raise Stop(f"{at.why}: its input is not a tensor")
     last, found = held.rank - 1, None
-    for layer in at.trace.simple(held):
-        layer = at.pin(layer, [dim for dim in layer.dims if dim != last], f"{at.why} runs along it")
-        if layer.dims and found is None:
-            found = layer.labels
+    for family in at.trace.simple(held):
+        family = at.pin(family, [dim for dim in family.dims if dim != last], f"{at.why} runs along it")
+        if family.dims and found is None:
+            found = family.labels
         else:
-            at.pin(layer, layer.dims)
+            at.pin(family, family.dims)
     return found
 
 
@@ -86,14 +86,14 @@ def _tie_initial_states(at: Visit, shown: Tensor, hidden: Tensor) -> bool:
             continue
         value = at.trace.values.get(item.name)
         for state in labels_in(value):
-            mine = Labels(state.shape, [_hidden_layer(state.rank, labels)])
+            mine = Labels(state.shape, [_hidden_family(state.rank, labels)])
             theirs = at.aligned(state, state.rank, item if isinstance(value, Labels) else None)
             at.match(at.aligned(mine, state.rank), theirs)
             zero = zero and state.zero
     return zero
 
 
-def _hidden_layer(rank: int, labels: Tensor) -> Family:
+def _hidden_family(rank: int, labels: Tensor) -> Family:
     """The labels of states [layers and directions, ..., units]; a single layer and direction has no separate dim."""
     return Family((0, rank - 1), labels) if len(labels) > 1 else Family((rank - 1,), labels[0])
 
@@ -107,7 +107,7 @@ def _results(at: Visit, last: Tensor, shown: Tensor, hidden: Tensor, zero: bool)
     if data is not first:
         sequence = (sequence, *(blank(item) for item in first[1:]))
     ends = map_tensors(
-        rest, lambda info: Labels(info.shape, [_hidden_layer(len(info.shape), next(states))], zero)
+        rest, lambda info: Labels(info.shape, [_hidden_family(len(info.shape), next(states))], zero)
     )
     return sequence, ends
 

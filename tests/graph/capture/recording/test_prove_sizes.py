@@ -95,6 +95,24 @@ def test_a_branch_that_the_second_size_shares_is_checked_at_the_call() -> None:
         graph(torch.randn(2, 3, 24, 8))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: F.pad(y, (0, 1)) if y.size(2) % 2 else y,
+        lambda y: y * 2 if y.size(2) // 100 == 0 else y,
+        lambda y: y * ((y.size(2) & 1) or 5),
+    ],
+)
+def test_a_branch_on_a_remainder_that_both_sizes_have_is_checked_at_the_call(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    model = Applies(function).eval()
+    graph = capture(model, IMAGE)
+    assert free(graph)[2] and equal_or_ours(graph, model, torch.randn(2, 3, 12, 8))
+    with pytest.raises(CaptureError, match="a branch on a size was"):
+        graph(torch.randn(2, 3, 101, 8))
+
+
 def test_a_branch_on_what_cannot_change_leaves_no_check() -> None:
     model = Applies(lambda y: y * 2 if y.size(1) == 4 and y.size(2) >= 0 else y).eval()
     names = [getattr(node.target, "__name__", "") for node in capture(model, IMAGE).graph.nodes]

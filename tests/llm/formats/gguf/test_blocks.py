@@ -16,9 +16,8 @@ def packed(code: str, *, size: int = 32, columns: int = 64) -> PackedTensor:
     generator = torch.Generator().manual_seed(0)
     kind = CodeType.parse(code)
     count = 4 * columns // size
-    scale = (
-        torch.rand(count, generator=generator) * 64 + 1
-    ).round() / 256  # 7 bits, so scale times zero is fp16 too
+    # 7 bits, so scale times zero is fp16 too.
+    scale = (torch.rand(count, generator=generator) * 64 + 1).round() / 256
     if kind.kind == "full":
         scale[::2] *= -1
     zero_point = torch.zeros(count) if kind.symmetric else torch.arange(count) % (kind.high + 1.0)
