@@ -42,6 +42,7 @@ def load(path: str) -> Any:
     config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
     kind = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])
     bits = config.quantization_config["bits"]
+    refused = ""
     try:
         model, said = kind.from_pretrained(
             path,
@@ -52,8 +53,11 @@ def load(path: str) -> Any:
         if not said["missing_keys"]:
             return model.eval()
     except Exception as error:  # transformers cannot load every family that GPTQModel can
-        print(f"transformers: {error}", file=sys.stderr)
-    return load_by_gptqmodel(path)
+        refused = f"transformers: {error}"[:90] + "; its own loader: "
+    try:
+        return load_by_gptqmodel(path)
+    except Exception as error:
+        raise RuntimeError(f"{refused}{error}") from error
 
 
 def load_by_gptqmodel(path: str) -> Any:

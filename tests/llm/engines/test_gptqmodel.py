@@ -51,6 +51,9 @@ def test_models_whose_blocks_are_elsewhere(name: str, tmp_path: Path) -> None:
 
 @needs_engine
 def test_a_folder_that_it_cannot_load_is_an_error(tmp_path: Path) -> None:
+    small = llm.quantize(ROUTES["t5"](), None, {"METHOD": "rtn"}, progress=False)
+    report = small.export(tmp_path / "t5", "gptq")
+    assert "transformers: " in report.failure and "its own loader: " in report.failure, str(report)
     with pytest.raises(SparsebitError, match="GPTQModel cannot run the file"):
         ask(tmp_path, tmp_path, torch.tensor([3]))
 
