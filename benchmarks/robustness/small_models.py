@@ -157,7 +157,10 @@ OWN: dict[str, dict[str, Any]] = {
     "luke": {"entity_vocab_size": 50, "entity_emb_size": 32},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "ministral": {"head_dim": 16},
-    "mistral": {"sliding_window": None},  # llama.cpp's context is the window
+    "musicgen_decoder": {"num_codebooks": 1},
+    "musicgen_melody_decoder": {"num_codebooks": 1},
+    "nemotron3_5_transcribe_word_timestamp": {"blank_token_id": 95},
+    "nemotron3_diarization": {"head_config": {"audio_hidden_size": 64}},
     "mra": {"block_per_row": 2},
     "perceiver": {
         "num_latents": 16,
@@ -183,6 +186,11 @@ OWN: dict[str, dict[str, Any]] = {
     "masked/reformer": {"is_decoder": False},
     "switch_transformers": {"decoder_start_token_id": 2},
     "t5": {"decoder_start_token_id": 2},
+    "vibevoice_acoustic_tokenizer_encoder": {
+        "num_filters": 4,
+        "depths": [1, 1, 1],
+        "downsampling_ratios": [2, 2],
+    },
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "num_hidden_layers": 5,
@@ -216,11 +224,13 @@ def all_types() -> list[str]:
     ]
 
 
-def auto_class(name: str) -> Any:
-    """The class of transformers that builds a type."""
+def model_class(name: str) -> Any:
+    """The class of a type that predicts tokens."""
     import transformers
 
-    return getattr(transformers, GROUPS[name.partition("/")[0]][1])
+    group, _, kind = name.partition("/")
+    found = getattr(transformers, GROUPS[group][1])._model_mapping[transformers.CONFIG_MAPPING[kind]]
+    return found[0] if isinstance(found, tuple) else found
 
 
 def small_settings(config: Any, own: dict[str, Any], every_kind: bool) -> dict[str, Any]:
@@ -268,7 +278,7 @@ def build_small(name: str) -> nn.Module:
     if count > LARGEST:
         raise ValueError(f"does not become small: {count} parameters")
     torch.manual_seed(0)
-    model: nn.Module = auto_class(name).from_config(config)
+    model: nn.Module = model_class(name)._from_config(config)
     stir(model)
     return model.eval()
 
@@ -276,9 +286,11 @@ def build_small(name: str) -> nn.Module:
 def _config(name: str, settings: dict[str, Any]) -> tuple[Any, int]:
     import transformers
 
-    config = transformers.CONFIG_MAPPING[name.partition("/")[2]](**settings)
+    config, made = transformers.CONFIG_MAPPING[name.partition("/")[2]](**settings), model_class(name)
+    if not isinstance(config, made.config_class):  # Musicgen's is that of a decoder
+        config = next(one for one in vars(config).values() if isinstance(one, made.config_class))
     with torch.device("meta"):
-        model = auto_class(name).from_config(config)
+        model = made._from_config(config)
     return config, sum(one.numel() for one in model.parameters())
 
 

@@ -65,6 +65,12 @@ class Plan:
             )
         if head is not None:
             self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
+        if not self._specs and set(self.ignored.values()) == {NO_MATRIX}:
+            raise SparsebitError(
+                f"the blocks of {type(source.model).__name__} multiply by no matrix of weights",
+                got=f"{matrices[0]!r}, {NO_MATRIX}",
+                hint="quantize filters of convolutions with sparsebit.quantize",
+            )
         if not self._specs:
             raise SparsebitError(
                 "the config leaves every weight in float",

@@ -64,6 +64,7 @@ class ExportReport:
     perplexity: float | None = None  # of the compared tokens in the engine; None for a model without a head
     perplexity_in_torch: float | None = None
     predicted: int = 0  # tokens that these perplexities are of
+    cut_to: int = 0  # the tokens compared, if the file's context is too short for all that were given
 
     @property
     def proven(self) -> bool:
@@ -94,6 +95,8 @@ class ExportReport:
             )
         elif self.texts:
             lines.append(f"  it splits {self.texts} texts into the same tokens as the tokenizer")
+        if self.cut_to:
+            lines.append(f"  compared on the first {self.cut_to} tokens, which fill the context of the file")
         if self.divergence is not None:
             fine = self.divergence <= self.tolerance
             verdict = "" if fine else f", more than its arithmetic explains ({self.tolerance:.2g})"
@@ -133,17 +136,15 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
     if missing := missing_modules(engine):
         reason = f"{engine.name} needs {', '.join(missing)}, not installed"
         return ExportReport(path=str(path), format=format_name, nbytes=size, not_run=reason)
-    rows = ids[None].to(device_of(model.model))
-    output = run_model(model.model, rows)
-    wanted = outputs_of(output)[0].double().log_softmax(-1).cpu()
     try:
         opened = engine.open(path)
+        given, ids = len(ids), ids[: opened.longest]
+        found = opened.log_probabilities(ids).double()  # before weights, which loaders may unpack only then
         wrong = [
             name
             for name, held in model.weights.items()
             if not torch.equal(opened.weight(name), held.numbers().cpu())
         ]
-        found = opened.log_probabilities(ids).double()
         texts, wrong_texts = _compare_tokens(model, engine, path)
         rounded = {
             layer: rounding
@@ -156,6 +157,9 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
         return ExportReport(
             path=str(path), format=format_name, nbytes=size, engine=engine.name, failure=failure
         )
+    rows = ids[None].to(device_of(model.model))
+    output = run_model(model.model, rows)
+    wanted = outputs_of(output)[0].double().log_softmax(-1).cpu()
     differs = divergence(wanted[-len(found) :], found)
     cost, tie_cost = _rounding_costs(model.model, rows, wanted, rounded, differs - engine.tolerance)
     wanted = wanted[-len(found) :]
@@ -183,6 +187,7 @@ def prove(model: LanguageModel, path: Path, format_name: str, engine: Engine, id
         perplexity=_perplexity(found, next_ids),
         perplexity_in_torch=_perplexity(wanted, next_ids),
         predicted=len(next_ids),
+        cut_to=len(ids) if len(ids) < given else 0,
     )
 
 

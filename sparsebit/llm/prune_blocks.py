@@ -136,6 +136,14 @@ def _find_difference(
                     got=str(now.get(name)),
                     hint="remove a different number of blocks, or hidden channels or heads instead",
                 )
+    failed = None if _initialization_error(before) else _initialization_error(after)
+    if failed is not None:
+        return SparsebitError(
+            f"{type(model).__name__} cannot be built with {len(kept)} blocks",
+            where="the initialization of its weights",
+            got=f"{type(failed).__name__}: {failed}"[:200],
+            hint="remove fewer blocks",
+        )
     shapes, wanted = ({name: one.shape for name, one in net.state_dict().items()} for net in (after, made))
     if name := min((name for name in shapes | wanted if shapes.get(name) != wanted.get(name)), default=""):
         return SparsebitError(
@@ -150,6 +158,15 @@ def _find_difference(
 def _build(model: Any, config: Any) -> nn.Module:
     built: nn.Module = type(model)._from_config(copy.deepcopy(config), dtype=torch.float32)
     return built
+
+
+def _initialization_error(built: Any) -> Exception | None:
+    """What the class raises when it initializes its weights, as it does while a folder is read."""
+    try:
+        built.initialize_weights()
+    except Exception as error:  # transformers passes on whatever its classes raise
+        return error
+    return None
 
 
 def _settings(block: nn.Module) -> dict[str, object]:

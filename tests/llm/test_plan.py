@@ -80,6 +80,14 @@ def test_a_config_that_quantizes_nothing_is_an_error(settings: dict[str, Any]) -
     assert plan(**settings, HEAD={"BIT": 8}).outside()
 
 
+def test_blocks_of_convolutions_are_not_for_it() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.ModuleList(nn.Conv1d(4, 4, 1) for _ in range(2)))
+    with pytest.raises(
+        SparsebitError, match=r"multiply by no matrix of weights[\s\S]*with sparsebit.quantize"
+    ):
+        Plan(WeightSource.open(model), load_llm_config({"METHOD": "rtn"}))
+
+
 def test_what_the_block_does_not_use_is_said(caplog: pytest.LogCaptureFixture) -> None:
     found = plan()
     found.note_unseen("model.layers.1", [])

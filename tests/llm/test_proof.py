@@ -23,9 +23,10 @@ class Stub:
     """An engine that runs the model itself, with faults that a test asks for."""
 
     name, tolerance = "stub", 1e-6
+    longest: int | None = None
 
     def __init__(self, model: llm.LanguageModel, fault: str = "") -> None:
-        self.model, self.fault = model, fault
+        self.model, self.fault, self.unpacked = model, fault, False
         self.modules = ("no_such_module",) if fault == "missing" else ()
 
     def open(self, path: Path) -> Stub:
@@ -34,6 +35,7 @@ class Stub:
         return self
 
     def weight(self, name: str) -> torch.Tensor:
+        assert self.unpacked, "by the first prediction, as compressed-tensors does"
         found = self.model.weights[name].numbers()
         return found * 1.001 if self.fault == "weight" and name == WRONG else found
 
@@ -46,6 +48,7 @@ class Stub:
 
     @torch.no_grad()
     def log_probabilities(self, ids: torch.Tensor) -> torch.Tensor:
+        self.unpacked = True
         layers = [name.removesuffix(".weight") for name in self.model.weights if "[" not in name]
         finer = Rounding(16, torch.float32)  # rounds other values than the proof does, as engines do
         with rounded_inputs(self.model.model, dict.fromkeys(layers if self.fault == "rounds" else (), finer)):
@@ -77,6 +80,16 @@ def test_each_fault_is_found_and_said(tmp_path: Path) -> None:
     assert "rounds activations to 8 bits before 21 layers, which costs" in said["rounds"]
     assert "stub cannot run it: RuntimeError: bad magic" in said["load"]
     assert "not checked in an engine: stub needs no_such_module, not installed" in said["missing"]
+
+
+def test_a_text_longer_than_the_context_of_the_file_is_cut(tmp_path: Path) -> None:
+    model = quantized()
+    (tmp_path / "file").write_bytes(b"")
+    engine = Stub(model)
+    for engine.longest, cut in ((8, 0), (6, 6)):
+        report = prove(model, tmp_path / "file", "a format", engine, tokens(8))
+        assert report.proven and report.cut_to == cut, str(report)
+    assert "compared on the first 6 tokens, which fill the context of the file" in str(report)
 
 
 def test_experts_count_as_layers_that_round(tmp_path: Path) -> None:

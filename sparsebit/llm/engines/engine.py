@@ -14,10 +14,15 @@ from sparsebit.llm.engines.rounding import Rounding
 
 
 class Opened(Protocol):
-    """A file that an engine has loaded."""
+    """A file that an engine has loaded; ``longest`` is the most tokens of a prompt, if the file limits them."""
+
+    longest: int | None
 
     def weight(self, name: str) -> Tensor:
-        """The values of a matrix as the engine reads them, [out, in], by its name in the original state dict."""
+        """The values of a matrix as the engine reads them, [out, in], by its name in the original state dict.
+
+        Called after ``log_probabilities``.
+        """
         ...
 
     def log_probabilities(self, ids: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
 
 import torch
 from safetensors.torch import load_file
@@ -23,13 +23,14 @@ PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 
 
 class GptqFolder:
-    """A folder that GPTQModel has loaded; its matrices lie unpacked in a temporary folder."""
+    """A folder that GPTQModel loads for the predictions; its matrices are then in a temporary folder, unpacked."""
+
+    longest: int | None = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._unpacked = Path(mkdtemp(prefix=".gptqmodel-", dir=path.parent))
-        weakref.finalize(self, shutil.rmtree, self._unpacked, ignore_errors=True)
-        ask(path, self._unpacked)
+        self._answer = Path(mkdtemp(prefix=".gptqmodel-", dir=path.parent))
+        weakref.finalize(self, shutil.rmtree, self._answer, ignore_errors=True)
 
     def weight(self, name: str) -> Tensor:
         """Unpacked by GPTQModel's own layer, in float32; it loads each expert as separate layers."""
@@ -40,7 +41,7 @@ class GptqFolder:
         return torch.cat([self._read(f"{holder}.{expert}.{part}") for part in PARTS[key]])
 
     def _read(self, layer: str) -> Tensor:
-        place = self._unpacked / f"{layer}.safetensors"
+        place = self._answer / f"{layer}.safetensors"
         if not place.is_file():
             raise SparsebitError(f"GPTQModel has loaded no packed layer {layer!r}")
         return load_file(place)["found"]
@@ -51,20 +52,24 @@ class GptqFolder:
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
         """One pass over all ids."""
-        with TemporaryDirectory() as folder:
-            ask(self._path, Path(folder), ids=ids.tolist())
-            return load_file(Path(folder, "log_probabilities.safetensors"))["found"]
+        ask(self._path, self._answer, ids)
+        return load_file(self._answer / "log_probabilities.safetensors")["found"]
 
 
-def ask(path: Path, folder: Path, **request: object) -> None:
-    """Run a request in a separate process; gptqmodel_child.py describes requests and what it writes to ``folder``."""
+def ask(path: Path, folder: Path, ids: Tensor) -> None:
+    """Load a GPTQ folder in a separate process; gptqmodel_child.py describes what it writes to ``folder``."""
     # On one or two cores GPTQModel starts one worker, and then asks for two. Its layers compile themselves.
     environment = {"GPTQMODEL_CPU_WORKERS": "2", **os.environ, "TORCHDYNAMO_DISABLE": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     child = subprocess.run(
-        # -P: a module beside the script is also called transformers.
-        [sys.executable, "-P", str(Path(__file__).with_name("gptqmodel_child.py"))],
+        [sys.executable, "-P", "-m", "sparsebit.llm.engines.gptqmodel_child"],
         input=json.dumps(
-            {"path": str(path), "folder": str(folder), "threads": torch.get_num_threads(), **request}
+            {
+                "path": str(path),
+                "folder": str(folder),
+                "threads": torch.get_num_threads(),
+                "ids": ids.tolist(),
+            }
         ),
         capture_output=True,
         text=True,

@@ -1,7 +1,7 @@
-"""Run by gptqmodel.py as a separate script, because GPTQModel changes the process that imports it.
+"""Run by gptqmodel.py in a separate process, because GPTQModel changes the one that imports it.
 
-Reads {"path", "folder", "threads"} from standard input. Without "ids", it writes every packed layer, unpacked, to a
-file of its name in the folder; with "ids", the log-probabilities of the next token after each.
+Reads {"path", "folder", "threads", "ids"} from standard input. It writes every packed layer, unpacked, to a file of its
+name in the folder, and the log-probabilities of the next token after each id to "log_probabilities".
 """
 
 import json
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+from sparsebit.llm.blocks.calls import outputs_of, run_model
 
 BACKEND = "gptq_torch"  # unpacks in torch; the others are compiled at their first use, for minutes
 
@@ -25,11 +27,9 @@ def main() -> None:
         one.scales = one.scales.float()  # products with float16 scales are rounded
     folder = Path(request["folder"])
     with torch.no_grad():
-        if "ids" in request:
-            output = model(torch.tensor(request["ids"])[None])
-            found = output[0][0].double().log_softmax(-1)
-            save_file({"found": found}, folder / "log_probabilities.safetensors")
-            return
+        output = run_model(model, torch.tensor(request["ids"])[None])
+        found = outputs_of(output)[0].double().log_softmax(-1)
+        save_file({"found": found}, folder / "log_probabilities.safetensors")
         for name, one in layers.items():
             unpacked = one.dequantize_weight().T.contiguous()
             save_file({"found": unpacked}, folder / f"{name}.safetensors")
@@ -42,6 +42,7 @@ def load(path: str) -> Any:
     config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
     kind = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0])
     bits = config.quantization_config["bits"]
+    refused = ""
     try:
         model, said = kind.from_pretrained(
             path,
@@ -52,8 +53,11 @@ def load(path: str) -> Any:
         if not said["missing_keys"]:
             return model.eval()
     except Exception as error:  # transformers cannot load every family that GPTQModel can
-        print(f"transformers: {error}", file=sys.stderr)
-    return load_by_gptqmodel(path)
+        refused = f"transformers: {error}"[:90] + "; its own loader: "
+    try:
+        return load_by_gptqmodel(path)
+    except Exception as error:
+        raise RuntimeError(f"{refused}{error}") from error
 
 
 def load_by_gptqmodel(path: str) -> Any:

@@ -37,6 +37,7 @@ class LlamaCppFile:
         kind = said["general.architecture"]
         self._heads = (said[f"{kind}.attention.head_count"], said[f"{kind}.attention.head_count_kv"])
         self._architecture = kind
+        self.longest: int | None = int(said[f"{kind}.context_length"]) - 1  # and the token it answers with
         self._size = int(said[f"{kind}.vocab_size"])
         architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == kind)
         self._names = gguf.get_tensor_name_map(architecture, said[f"{kind}.block_count"])

@@ -26,6 +26,8 @@ class _Place(NamedTuple):
 class GenAIModel:
     """A folder that the engine has loaded."""
 
+    longest: int | None = None
+
     def __init__(self, path: Path) -> None:
         import onnx_ir as ir
         import onnxruntime_genai

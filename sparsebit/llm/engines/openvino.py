@@ -23,6 +23,8 @@ EXACT = {
 class OpenVinoModel:
     """A graph that the engine has compiled."""
 
+    longest: int | None = None
+
     def __init__(self, path: Path) -> None:
         import openvino
 

@@ -16,6 +16,8 @@ from sparsebit.llm.engines.rounding import Rounding
 class LoadedModel:
     """A module that ``from_pretrained`` made in float32; no code in the folder is run."""
 
+    longest: int | None = None
+
     def __init__(self, path: Path) -> None:
         import transformers
 
@@ -33,13 +35,10 @@ class LoadedModel:
         return None
 
     def weight(self, name: str) -> Tensor:
-        """The weight, which loaders unpack at the first call of the model."""
+        """The weight, which compressed-tensors unpacks in the first call of ``log_probabilities``."""
         name, _, expert = name.removesuffix("]").partition("[")
         path, _, key = name.rpartition(".")
-        layer = self._model.get_submodule(path)
-        if not hasattr(layer, key):
-            self.log_probabilities(torch.zeros(1, dtype=torch.long))
-        found: Tensor = getattr(layer, key)
+        found: Tensor = getattr(self._model.get_submodule(path), key)
         return (found[int(expert)] if expert else found).detach().float()
 
 

@@ -69,6 +69,8 @@ class WeightSource:
         for name, buffer in list(model.named_buffers(remove_duplicate=False)):
             if not buffer.is_meta:  # computed, and not in the folder
                 put(model, name, buffer.to(device))
+        for name in sorted(_computed(model, stored)):
+            put(model, name, _compute(model, name).to(device))
         source = cls(model, stored, folder, device)
         inside = tuple(f"{name}." for name in source.blocks)
         source._load([name for name in _expected(model, stored) if not name.startswith(inside)])
@@ -150,9 +152,25 @@ def _tied(model: nn.Module, blocks: Sequence[str]) -> dict[str, str]:
 
 
 def _expected(model: nn.Module, stored: StoredTensors) -> list[str]:
-    """The tensors that a folder must contain for a model; tied ones may be missing."""
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    return [name for name in model.state_dict() if name not in tied or name in stored]
+    """The tensors that a folder must contain for a model; tied and computed ones may be missing."""
+    missing = set(getattr(model, "all_tied_weights_keys", None) or ()) | _computed(model, stored)
+    return [name for name in model.state_dict() if name not in missing or name in stored]
+
+
+def _computed(model: nn.Module, stored: StoredTensors) -> set[str]:
+    """Tables that transformers never saves and computes when it loads a model (the positions of Marian)."""
+    unsaved: set[str] = getattr(model, "_keys_to_ignore_on_save", None) or set()
+    return {name for name in unsaved & set(model.state_dict()) if name not in stored}
+
+
+def _compute(model: Any, name: str) -> Tensor:
+    """The values that a model initializes a tensor with."""
+    path, _, key = name.rpartition(".")
+    module = copy.deepcopy(model.get_submodule(path)).to_empty(device="cpu")
+    with torch.random.fork_rng(devices=[]):
+        model._init_weights(module)
+    found: Tensor = getattr(module, key).detach()
+    return found
 
 
 def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:

@@ -7,12 +7,15 @@ convention of the format, zero points are stored one too small, so it stores sym
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsebit.llm.engines.engine import Engine
 from sparsebit.llm.engines.gptqmodel import GPTQMODEL
@@ -91,7 +94,25 @@ class GptqV1:
         tensors = as_stored(model.model, float_state(model.model))
         for layer in stored_layers(model):
             tensors |= {f"{layer.name}.{key}": value for key, value in layer_tensors(layer.held).items()}
-        write_pretrained(model, path, tensors, described)
+        write_pretrained(model, path, tensors, described | packed_modules(model))
+
+
+def packed_modules(model: LanguageModel) -> dict[str, Any]:
+    """Where readers find packed layers: below one path, those with these last parts of their names.
+
+    Without it, transformers knows the paths of decoders only, and every linear layer there has to be packed. Stacked
+    experts are left to GPTQModel, which knows their layers by family.
+    """
+    names = [name for name, _ in layers_of(model)]
+    if any("[" in name for name in names):
+        return {}
+    shared = os.path.commonpath([name.replace(".", "/") for name in names]).split("/")
+    path = ".".join(takewhile(lambda part: not part.isdecimal(), shared))
+    others = [name for name, one in model.model.named_modules() if isinstance(one, nn.Linear)]
+    ends = {re.split(r"(?:[.]\d+)+[.]", name)[-1] for name in names}
+    if any(other.endswith(tuple(ends)) for other in others):
+        ends = set(names)
+    return {"block_name_to_quantize": path, "modules_in_block_to_quantize": [sorted(ends)]}
 
 
 def layer_tensors(held: PackedTensor) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
@@ -12,7 +13,7 @@ from sparsebit.llm.engines.engine import missing_modules
 from sparsebit.llm.engines.gptqmodel import GPTQMODEL, ask
 from tests.llm.engines.reading import require_same_reading
 from tests.llm.formats.test_compressed_tensors import quantized
-from tests.llm.models import MORE_DECODERS
+from tests.llm.models import MORE_DECODERS, ROUTES
 
 needs_engine = pytest.mark.skipif(bool(missing_modules(GPTQMODEL)), reason="gptqmodel is not installed")
 
@@ -42,9 +43,19 @@ def test_layers_that_only_its_own_loader_reads(tmp_path: Path) -> None:
 
 
 @needs_engine
+@pytest.mark.parametrize("name", ["albert", "bart"])
+def test_models_whose_blocks_are_elsewhere(name: str, tmp_path: Path) -> None:
+    small = llm.quantize(ROUTES[name](), None, {"METHOD": "rtn", "W": {"BIT": 4}}, progress=False)
+    assert small.export(tmp_path / "out", "gptq").proven
+
+
+@needs_engine
 def test_a_folder_that_it_cannot_load_is_an_error(tmp_path: Path) -> None:
+    small = llm.quantize(ROUTES["t5"](), None, {"METHOD": "rtn"}, progress=False)
+    report = small.export(tmp_path / "t5", "gptq")
+    assert "transformers: " in report.failure and "its own loader: " in report.failure, str(report)
     with pytest.raises(SparsebitError, match="GPTQModel cannot run the file"):
-        ask(tmp_path, tmp_path)
+        ask(tmp_path, tmp_path, torch.tensor([3]))
 
 
 def test_the_engine_is_optional() -> None:

@@ -57,6 +57,19 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
             read(tmp_path)
 
 
+@pytest.mark.parametrize("positions", [64, LARGE // 64])
+def test_tables_that_are_never_saved_are_computed(positions: int, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    widths = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 64, "max_position_embeddings": positions}
+    tokens = {"vocab_size": 9, "pad_token_id": 2, "eos_token_id": 1, "decoder_start_token_id": 2}
+    model = transformers.MarianMTModel(transformers.MarianConfig(**widths, **layers, **tokens))
+    model.save_pretrained(tmp_path)
+    name = "model.decoder.embed_positions.weight"
+    for read in (lambda: WeightSource.open(tmp_path).model, lambda: load_module(tmp_path)):
+        assert torch.equal(read().get_parameter(name), model.get_parameter(name))
+
+
 def test_large_tensors_take_no_memory() -> None:
     with LeaveLargeEmpty(3):
         assert torch.empty(LARGE).is_meta and not torch.empty(LARGE - 1).is_meta

@@ -9,10 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sparsebit import llm
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.engines.engine import missing_modules
 from sparsebit.llm.engines.gptqmodel import GPTQMODEL
 from tests.llm.formats.test_compressed_tensors import quantized
+from tests.llm.models import sharp
 
 
 def numbers(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> torch.Tensor:
@@ -37,6 +39,22 @@ def test_readers_get_the_weights(tmp_path: Path, bits: int, size: int) -> None:
     if missing := missing_modules(GPTQMODEL):
         assert report.ok and not report.proven
         assert f"not checked in an engine: GPTQModel needs {', '.join(missing)}, not installed" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "names"),
+    [
+        ("*.self_attn.*", ["mlp.down_proj", "mlp.gate_proj", "mlp.up_proj"]),
+        ("model.layers.0.*", [f"model.layers.{i}.mlp.{part}_proj" for i in (1, 2) for part in ("down",)]),
+    ],
+)
+def test_readers_are_told_where_packed_layers_are(ignored: str, names: list[str], tmp_path: Path) -> None:
+    config = {"METHOD": "rtn", "IGNORE": [ignored]}
+    llm.quantize(sharp("llama"), None, config, progress=False).export(tmp_path / "out", "gptq")
+    found = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert found["block_name_to_quantize"] == "model.layers"
+    (listed,) = found["modules_in_block_to_quantize"]
+    assert set(names) <= set(listed) and (len(listed) == len(names) or len(listed) == 2 * 7)
 
 
 def test_three_bits_run_across_words(tmp_path: Path) -> None:

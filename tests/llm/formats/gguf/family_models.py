@@ -34,7 +34,7 @@ _SIZES: dict[str, object] = {
 
 MODELS: dict[str, dict[str, object]] = {
     "llama": {},
-    "mistral": {"sliding_window": None},
+    "mistral": {"sliding_window": 16},
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "phi3": {},
