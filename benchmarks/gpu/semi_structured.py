@@ -75,24 +75,26 @@ def measure(bandwidth: float, time_of: Callable[..., float]) -> Iterator[dict[st
 
 def measure_verb(bandwidth: float) -> Iterator[dict[str, Any]]:
     """What ``use_sparse_kernels`` chooses for a layer of each shape at each batch, and how far its results are."""
-    for out, channels in SHAPES:
-        for batch in BATCHES:
-            linear = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
-            linear.weight.data = prune(linear.weight.data)
-            layer = nn.Sequential(linear)
-            x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
-            with torch.no_grad():
-                exact = layer(x).float()
-                (found,) = use_sparse_kernels(layer, x, int8=True).layers
-                error = float((layer(x).float() - exact).norm() / exact.norm())
-            yield {
-                "shape": [out, channels],
-                "batch": batch,
-                "floor_us": floor_us(out, channels, batch, bandwidth),
-                "verb": "2:4 int8" if found.int8 else "2:4" if found.used else "dense",
-                "dense_us": found.dense_us,
-                "sparse_us": found.sparse_us,
-                "int8_us": found.int8_us,
-                "error": error,
-                "reason": found.reason,
-            }
+    for in_cuda_graph in (True, False):
+        for out, channels in SHAPES:
+            for batch in BATCHES:
+                linear = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
+                linear.weight.data = prune(linear.weight.data)
+                layer = nn.Sequential(linear)
+                x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
+                with torch.no_grad():
+                    exact = layer(x).float()
+                    (found,) = use_sparse_kernels(layer, x, int8=True, in_cuda_graph=in_cuda_graph).layers
+                    error = float((layer(x).float() - exact).norm() / exact.norm())
+                yield {
+                    "shape": [out, channels],
+                    "batch": batch,
+                    "in_cuda_graph": in_cuda_graph,
+                    "floor_us": floor_us(out, channels, batch, bandwidth),
+                    "verb": "2:4 int8" if found.int8 else "2:4" if found.used else "dense",
+                    "dense_us": found.dense_us,
+                    "sparse_us": found.sparse_us,
+                    "int8_us": found.int8_us,
+                    "error": error,
+                    "reason": found.reason,
+                }

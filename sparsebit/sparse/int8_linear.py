@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebit.kernels import launch
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.snapping import steps_of
@@ -45,14 +49,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``, in the dtype of x."""
-        flat = x.reshape(-1, self.in_features)
-        lo, hi = flat.aminmax(dim=1)
-        scale, zero = (one.unsqueeze(1) for one in choose_scale(lo, hi, CODE))
-        sums = self._multiply(steps_of(flat, scale, zero, CODE).to(torch.int8))
-        known = (lo.isfinite() & hi.isfinite()).unsqueeze(1)
-        y = torch.empty(sums.shape, dtype=x.dtype, device=x.device)
-        torch.mul(sums * self.scale, torch.where(known, scale, torch.nan), out=y)
-        y = y if self.bias is None else y.add_(self.bias)
+        steps, scale = on(x, round_vectors)(x.reshape(-1, self.in_features))
+        y = on(x, scale_sums)(self._multiply(steps), self.scale, scale, self.bias, x.dtype)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _multiply(self, x: Tensor) -> Tensor:
@@ -65,3 +63,30 @@ class Int8Linear(nn.Module):
     def extra_repr(self) -> str:
         """Sizes, shown when the model is printed."""
         return f"{self.in_features}, {self.out_features}, 2:4 int8"
+
+
+def round_vectors(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors [vectors, in] as steps of their scales, and the scales [vectors, 1], NaN where one is not finite."""
+    lo, hi = x.aminmax(dim=1, keepdim=True)
+    scale, zero = choose_scale(lo, hi, CODE)
+    steps = steps_of(x, scale, zero, CODE).to(torch.int8)
+    return steps, torch.where(lo.isfinite() & hi.isfinite(), scale, torch.nan)
+
+
+def scale_sums(
+    sums: Tensor, rows: Tensor, vectors: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Sums of products [vectors, out] as numbers of a dtype."""
+    y = (sums * rows * vectors).to(dtype)
+    return y if bias is None else y + bias
+
+
+def on(x: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as one or two kernels on CUDA, where it would take as many passes over memory as it has operators."""
+    fused = x.is_cuda and launch.AVAILABLE and not torch.compiler.is_compiling()
+    return _compiled(function) if fused else function
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)

@@ -81,7 +81,11 @@ class SparseKernelReport:
 
 
 def use_sparse_kernels(
-    model: nn.Module, *example_inputs: Any, int8: bool = False, **example_kwargs: Any
+    model: nn.Module,
+    *example_inputs: Any,
+    int8: bool = False,
+    in_cuda_graph: bool = False,
+    **example_kwargs: Any,
 ) -> SparseKernelReport:
     """Give linear layers with 2:4 weights the GPU's 2:4 kernels if these are faster on inputs like the example.
 
@@ -95,6 +99,9 @@ def use_sparse_kernels(
         int8: also measure products in int8, and use them where they are the fastest. They round weights by output and
             inputs by vector, so results change: evaluate the model afterwards. Layers with hooks, and layers whose
             attributes the model reads, such as ``layer.weight.dtype``, are left out.
+        in_cuda_graph: the model will run in a CUDA graph, as with ``torch.compile(model, mode="reduce-overhead")``, so
+            measure the products without the time to launch them. A launch of a 2:4 kernel takes longer than many
+            products.
 
     Returns:
         Every linear layer with its times and the choice; print it.
@@ -118,7 +125,7 @@ def use_sparse_kernels(
         elif not vectors[name]:
             layers.append(SparseLinear(name, shape, reason="dense: the example does not use it"))
         else:
-            layers.append(_choose(model, name, module, vectors[name], int8=name in bare))
+            layers.append(_choose(model, name, module, vectors[name], name in bare, in_cuda_graph))
     return SparseKernelReport(tuple(layers))
 
 
@@ -233,13 +240,19 @@ def compress(weight: Tensor) -> Tensor:
 
 
 def measure_products(
-    weight: Tensor, compressed: Tensor, bias: Tensor | None, vectors: int, layer: nn.Module | None = None
+    weight: Tensor,
+    compressed: Tensor,
+    bias: Tensor | None,
+    vectors: int,
+    layer: nn.Module | None = None,
+    in_cuda_graph: bool = False,
 ) -> tuple[float, ...]:
     """Median microseconds of the dense product, the 2:4 product and that of an int8 layer, if there is one.
 
     They are called in turns, in the way the model calls them.
     """
-    key = (tuple(weight.shape), vectors, weight.dtype, weight.device, bias is not None, layer is not None)
+    kind = (weight.dtype, weight.device, bias is not None, layer is not None, in_cuda_graph)
+    key = (tuple(weight.shape), vectors, *kind)
     if key not in _times:
         x = torch.randn(vectors, weight.shape[1], dtype=weight.dtype, device=weight.device)
         ways: list[Callable[[Tensor], Tensor]] = [
@@ -248,12 +261,12 @@ def measure_products(
         ways += [] if layer is None else [layer]
         spans: list[list[float]] = [[] for _ in ways]
         with torch.no_grad(), torch.cuda.device(weight.device):
+            products = [_repeat(way, x, in_cuda_graph) for way in ways]
             for _ in range(ROUNDS + 1):
-                for multiply, times in zip(ways, spans, strict=True):
+                for multiply, times in zip(products, spans, strict=True):
                     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                     start.record()
-                    for _ in range(CALLS):
-                        multiply(x)
+                    multiply()
                     end.record()
                     end.synchronize()
                     times.append(1000 * start.elapsed_time(end) / CALLS)
@@ -262,7 +275,26 @@ def measure_products(
     return _times[key]
 
 
-def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int8: bool) -> SparseLinear:
+def _repeat(multiply: Callable[[Tensor], Tensor], x: Tensor, in_cuda_graph: bool) -> Callable[[], None]:
+    """A function that makes the same product ``CALLS`` times, or replays a graph that does."""
+
+    def repeat() -> None:
+        for _ in range(CALLS):
+            multiply(x)
+
+    if not in_cuda_graph:
+        return repeat
+    repeat()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        repeat()
+    return graph.replay
+
+
+def _choose(
+    model: nn.Module, name: str, module: Any, vectors: Counter[int], int8: bool, in_cuda_graph: bool
+) -> SparseLinear:
     """Measure one layer, and use the product that is the fastest over one call of the model."""
     weight, total = module.weight, sum(vectors.elements())
     shape = tuple(weight.shape)
@@ -272,7 +304,8 @@ def _choose(model: nn.Module, name: str, module: Any, vectors: Counter[int], int
         compressed = compress(weight)
         rounded = Int8Linear(weight, module.bias) if takes_int8 else None
         times = {
-            count: measure_products(weight, compressed, module.bias, count, rounded) for count in vectors
+            count: measure_products(weight, compressed, module.bias, count, rounded, in_cuda_graph)
+            for count in vectors
         }
     except RuntimeError as error:  # torch says so for sizes that its kernels do not take
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
