@@ -50,7 +50,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias``, in the dtype of x."""
         steps, scale = on(x, round_vectors)(x.reshape(-1, self.in_features))
-        y = on(x, scale_sums)(self._multiply(steps), self.scale, scale, self.bias, x.dtype)
+        y: Tensor = on(x, scale_sums)(self._multiply(steps), self.scale, scale, self.bias, x.dtype)
         return y.reshape(*x.shape[:-1], self.out_features)
 
     def _multiply(self, x: Tensor) -> Tensor:
