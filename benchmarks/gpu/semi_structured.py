@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsebit.numerics import Grid, Layout
+from sparsebit.numerics.grid import choose_scale
 from sparsebit.sparse import use_sparse_kernels
+from sparsebit.sparse.compressed_linear import CompressedLinear
+from sparsebit.sparse.int8_linear import CODE, Int8Linear, round_vectors
+from sparsebit.sparse.semi_structured import find_algorithm
 
 SHAPES = ((4096, 4096), (11008, 4096), (28672, 8192))
+ROWS = Layout(kind="channel", axes=(0,))
 BATCHES = (1, 8, 64, 512, 4096)
 
 
@@ -30,71 +35,56 @@ def floor_us(out: int, channels: int, batch: int, bandwidth: float, width: int =
 
 
 def measure(bandwidth: float, time_of: Callable[..., float]) -> Iterator[dict[str, Any]]:
-    """Microseconds for each shape, batch and dtype, dense and 2:4, and how far the 2:4 product is from the dense."""
-    for out, channels in SHAPES:
-        weight = prune(torch.randn(out, channels, device="cuda", dtype=torch.bfloat16) / channels**0.5)
-        compressed = torch.sparse.to_sparse_semi_structured(weight)
-        steps = torch.randint(-127, 128, (out, channels), device="cuda", dtype=torch.int8)
-        steps = prune(steps.half()).to(torch.int8)
-        for batch in BATCHES:
-            x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
-            exact = F.linear(x, weight)
-            row: dict[str, Any] = {
-                "shape": [out, channels],
-                "batch": batch,
-                "floor_us": floor_us(out, channels, batch, bandwidth),
-                "floor_int8_us": floor_us(out, channels, batch, bandwidth, 1),
-            }
-            ways: dict[str, Callable[[], Tensor]] = {
-                "bf16": lambda w=weight, x=x: F.linear(x, w),
-                "bf16_24": lambda w=compressed, x=x: F.linear(x, w),
-            }
-            if batch > 16:
-                codes = torch.randint(-127, 128, (batch, channels), device="cuda", dtype=torch.int8)
-                packed = torch._cslt_compress(steps)
-                ways["int8"] = lambda c=codes, s=steps: torch._int_mm(c, s.T)
-                ways["int8_24"] = lambda c=codes, p=packed: torch._cslt_sparse_mm(
-                    p, c.T, out_dtype=torch.int32
-                )
-            for name, way in ways.items():
-                try:
-                    found = way()
-                    if name == "bf16_24":
-                        row["error"] = float((found - exact).float().norm() / exact.float().norm())
-                    if name == "int8_24":
-                        row["int8_equal"] = bool(torch.equal(found.T, torch._int_mm(codes, steps.T)))
-                    row[f"{name}_us"] = time_of(way, graph=True)
-                except Exception as error:
-                    row[f"{name}_us"] = None
-                    print(
-                        f"  {name} of {row['shape']} at {batch}: {type(error).__name__}: {str(error)[:200]}"
-                    )
-            yield row
-    yield from measure_verb(bandwidth)
+    """What ``use_sparse_kernels`` measures and chooses for a layer, and how far its results are from the dense ones.
 
-
-def measure_verb(bandwidth: float) -> Iterator[dict[str, Any]]:
-    """What ``use_sparse_kernels`` chooses for a layer of each shape at each batch, and how far its results are."""
+    Rows in a CUDA graph have more: the 2:4 product by cuSPARSELt's default algorithm, products of integers alone, dense
+    and 2:4, and whether these are equal.
+    """
     for in_cuda_graph in (True, False):
         for out, channels in SHAPES:
+            weight = prune(torch.randn(out, channels, device="cuda", dtype=torch.bfloat16) / channels**0.5)
             for batch in BATCHES:
                 linear = nn.Linear(channels, out, bias=False, device="cuda", dtype=torch.bfloat16)
-                linear.weight.data = prune(linear.weight.data)
-                layer = nn.Sequential(linear)
+                linear.weight.data = weight
+                model = nn.Sequential(linear)
                 x = torch.randn(batch, channels, device="cuda", dtype=torch.bfloat16)
                 with torch.no_grad():
-                    exact = layer(x).float()
-                    (found,) = use_sparse_kernels(layer, x, int8=True, in_cuda_graph=in_cuda_graph).layers
-                    error = float((layer(x).float() - exact).norm() / exact.norm())
+                    exact = model(x).float()
+                    (found,) = use_sparse_kernels(model, x, int8=True, in_cuda_graph=in_cuda_graph).layers
+                    error = float((model(x).float() - exact).norm() / exact.norm())
+                    extra = measure_parts(linear, x, time_of) if in_cuda_graph else {}
                 yield {
                     "shape": [out, channels],
                     "batch": batch,
                     "in_cuda_graph": in_cuda_graph,
                     "floor_us": floor_us(out, channels, batch, bandwidth),
-                    "verb": "2:4 int8" if found.int8 else "2:4" if found.used else "dense",
+                    "floor_int8_us": floor_us(out, channels, batch, bandwidth, 1),
+                    "chosen": "2:4 int8" if found.int8 else "2:4" if found.used else "dense",
                     "dense_us": found.dense_us,
                     "sparse_us": found.sparse_us,
                     "int8_us": found.int8_us,
                     "error": error,
                     "reason": found.reason,
+                    **extra,
                 }
+
+
+def measure_parts(linear: nn.Linear, x: Tensor, time_of: Callable[..., float]) -> dict[str, Any]:
+    """Products by the default algorithm, and those of integers alone by the fastest one."""
+    default = CompressedLinear(linear.weight, None)
+    row: dict[str, Any] = {"default_algorithm_us": time_of(lambda: default(x), graph=True)}
+    if len(x) <= 16:  # torch has no dense products of integers for few vectors
+        return row
+    layer = Int8Linear(linear.weight, None)
+    layer.algorithms = {len(x): find_algorithm(layer, x)}
+    steps, codes = round_vectors(x)[0], Grid(*row_scales(linear.weight), CODE, ROWS).codes(linear.weight)
+    sums = layer._products(steps, dtype=torch.int32)
+    row["int8_equal"] = bool(torch.equal(sums, torch._int_mm(steps, codes.T)))
+    row["int8_dense_product_us"] = time_of(lambda: torch._int_mm(steps, codes.T), graph=True)
+    row["int8_product_us"] = time_of(lambda: layer._products(steps, dtype=torch.int32), graph=True)
+    return row
+
+
+def row_scales(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale and zero point of each row."""
+    return choose_scale(*weight.detach().aminmax(dim=1), CODE)

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sparsebit.kernels import launch
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.snapping import steps_of
+from sparsebit.sparse.compressed_linear import CompressedLinear
 
 CODE = CodeType("int", 8)
 SIZES = 32  # outputs and inputs must be a multiple of it for torch's 2:4 kernel
-VECTORS = 16  # and so must vectors, at least as many; others are added and removed again
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(CompressedLinear):
     """Replaces ``nn.Linear`` for inference.
 
     The weight has one scale for each output, and each vector of the input one for its largest magnitude. Sums of
-    products are exact integers. On CUDA the weight is held as its nonzero values and their positions, and cuSPARSELt
-    multiplies; on other devices it is dense: the reference, with the same sums. NaN and infinity give a vector of NaN.
+    products are exact integers. On CUDA cuSPARSELt multiplies; on other devices the weight is dense: the reference,
+    with the same sums. NaN and infinity give a vector of NaN.
 
     Example:
         >>> layer = Int8Linear(torch.tensor([[0.0, 2.0, 0.0, -1.0]]), bias=torch.ones(1))
@@ -34,35 +32,23 @@ class Int8Linear(nn.Module):
         tensor([[0.9921]])
     """
 
-    codes: Tensor
     scale: Tensor
+    VECTORS = 16
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        weight = weight.detach()
-        self.out_features, self.in_features = weight.shape
+    def _compress(self, weight: Tensor) -> Tensor:
         grid = Grid(*choose_scale(*weight.aminmax(dim=1), CODE), CODE, Layout(kind="channel", axes=(0,)))
-        codes = grid.codes(weight)
-        self.register_buffer("codes", torch._cslt_compress(codes) if codes.is_cuda else codes)
         self.register_buffer("scale", grid.scale)
-        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``x @ weight.T + bias``, in the dtype of x."""
-        steps, scale = on(x, round_vectors)(x.reshape(-1, self.in_features))
-        y: Tensor = on(x, scale_sums)(self._multiply(steps), self.scale, scale, self.bias, x.dtype)
-        return y.reshape(*x.shape[:-1], self.out_features)
+        return super()._compress(grid.codes(weight))
 
     def _multiply(self, x: Tensor) -> Tensor:
-        """The sums of products of x [vectors, in], in int32."""
-        if not x.is_cuda:
-            return torch._int_mm(x, self.codes.T)
-        padded = F.pad(x, (0, 0, 0, max(1, math.ceil(len(x) / VECTORS)) * VECTORS - len(x)))
-        return torch._cslt_sparse_mm(self.codes, padded.T, out_dtype=torch.int32).T[: len(x)]
+        steps, scale = on(x, round_vectors)(x)
+        sums = self._products(steps, dtype=torch.int32) if x.is_cuda else torch._int_mm(steps, self.codes.T)
+        y: Tensor = on(x, scale_sums)(sums, self.scale, scale, self.bias, x.dtype)
+        return y
 
     def extra_repr(self) -> str:
         """Sizes, shown when the model is printed."""
-        return f"{self.in_features}, {self.out_features}, 2:4 int8"
+        return f"{super().extra_repr()}, int8"
 
 
 def round_vectors(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,11 @@
-"""Linear layers with 2:4 weights on the GPU: torch's semi-structured kernels, in the layers where they are faster.
+"""Linear layers with 2:4 weights on the GPU: cuSPARSELt's kernels, in the layers where they are faster.
 
-They are faster with many vectors and slower with few, so every layer is measured with the number of vectors in an
+They are faster with many vectors and slower with few, so every layer is measured with the numbers of vectors in an
 example. Products in int8 (``int8_linear``) are measured too, where the caller allows them.
 """
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,18 +14,21 @@ from typing import Any, TypeGuard
 import torch
 from rich.table import Table
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized
 
 from sparsebit.display import as_text, in_notebook
 from sparsebit.errors import SparsebitError, with_article
 from sparsebit.graph.run import evaluating
+from sparsebit.sparse.compressed_linear import CompressedLinear
 from sparsebit.sparse.int8_linear import SIZES, Int8Linear
 
-# Medians of so many rounds; in each, both products are called so often, one after the other.
+# Medians of so many rounds; in each, all products are called so often, one after the other.
 ROUNDS, CALLS = 7, 10
+# cuSPARSELt numbers its algorithms for a product from 0; on an H200 it has 21 for bfloat16 and 25 for int8.
+ALGORITHMS = range(64)
 
-_times: dict[tuple[Any, ...], tuple[float, ...]] = {}  # dense, 2:4 and int8, measured once in a process
+# Measured once in a process: microseconds of a dense product and of those of layers, and the algorithms of these.
+_measured: dict[tuple[Any, ...], tuple[tuple[float, ...], tuple[int, ...]]] = {}
 
 
 @dataclass(frozen=True)
@@ -89,16 +90,17 @@ def use_sparse_kernels(
 ) -> SparseKernelReport:
     """Give linear layers with 2:4 weights the GPU's 2:4 kernels if these are faster on inputs like the example.
 
-    The model is changed, for inference: the weights of these layers become compressed tensors without gradients. Save
-    it before. The products of each layer are measured with as many vectors as the example has; a measurement is reused
-    for layers of the same size in this process.
+    The model is changed, for inference: these layers are replaced by others with compressed weights, without gradients.
+    Save it before. The products of each layer are measured with as many vectors as the example has, also to find the
+    fastest of cuSPARSELt's algorithms. A measurement is reused for layers of the same size in this process.
+
+    Layers with hooks stay dense, and so do layers whose attributes the model reads, such as ``layer.weight.dtype``.
 
     Args:
         model: on a GPU, in float16 or bfloat16. Only ``nn.Linear`` layers are considered.
         example_inputs, example_kwargs: the arguments of one call, of the size that the model will be used with.
         int8: also measure products in int8, and use them where they are the fastest. They round weights by output and
-            inputs by vector, so results change: evaluate the model afterwards. Layers with hooks, and layers whose
-            attributes the model reads, such as ``layer.weight.dtype``, are left out.
+            inputs by vector, so results change: evaluate the model afterwards.
         in_cuda_graph: the model will run in a CUDA graph, as with ``torch.compile(model, mode="reduce-overhead")``, so
             measure the products without the time to launch them. A launch of a 2:4 kernel takes longer than many
             products.
@@ -116,16 +118,15 @@ def use_sparse_kernels(
         raise _refusal(refused)
     candidates = {name: module for name, module in found.items() if name not in refused}
     vectors = count_vectors(model, candidates, example_inputs, example_kwargs)
-    bare = find_bare(model, candidates, example_inputs, example_kwargs) if int8 else set[str]()
     layers = []
     for name, module in found.items():
         shape = tuple(module.weight.shape)
-        if name in refused:
-            layers.append(SparseLinear(name, shape, reason=refused[name]))
-        elif not vectors[name]:
-            layers.append(SparseLinear(name, shape, reason="dense: the example does not use it"))
-        else:
-            layers.append(_choose(model, name, module, vectors[name], name in bare, in_cuda_graph))
+        reason = refused.get(name) or why_not_replaced(model, module, vectors.get(name))
+        layers.append(
+            SparseLinear(name, shape, reason=reason)
+            if reason
+            else _choose(model, name, module, vectors[name], int8, in_cuda_graph)
+        )
     return SparseKernelReport(tuple(layers))
 
 
@@ -159,120 +160,120 @@ def why_dense(weight: Tensor) -> str:
     return "" if is_two_of_four(weight) else "dense: the weight is not 2:4"
 
 
+def why_not_replaced(model: nn.Module, layer: nn.Module, vectors: Counter[int] | None) -> str:
+    """The reason why another layer cannot stand in the place of one; empty if it can."""
+    if layer is model:
+        return "dense: the model is this layer; nn.Sequential(model) can hold another one"
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return "dense: the layer has hooks"
+    if vectors is None:
+        return "dense: the model reads attributes of the layer"
+    return "" if vectors else "dense: the example does not use it"
+
+
+class _Watched(nn.Module):
+    """Stands in for a layer, counts its vectors, and notes when its attributes are read."""
+
+    def __init__(self, layer: nn.Module, vectors: Counter[int]) -> None:
+        super().__init__()
+        self.__dict__.update(layer=layer, vectors=vectors, is_read=False)  # the layer is no child of it
+
+    def forward(self, input: Tensor) -> Any:
+        self.vectors.update([input.numel() // input.shape[-1]])
+        return self.layer(input)
+
+    def __getattr__(self, name: str) -> Any:
+        self.__dict__["is_read"] = True
+        return getattr(self.layer, name)
+
+
 def count_vectors(
     model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Counter[int]]:
-    """How many vectors each layer multiplies in one call of the model, and how often it is called."""
+    """How many vectors each layer multiplies in one call of the model, and how often.
+
+    Layers that the model does more with than to call them are left out.
+    """
     if not inputs and not kwargs:
         raise SparsebitError(
             "which kernel is faster depends on how many vectors a layer is given",
             expected="example inputs of the size that the model will be used with",
             hint="use_sparse_kernels(model, batch)",
         )
-    seen: dict[str, Counter[int]] = {name: Counter() for name in layers}
-
-    def count(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = args[0] if args else kwargs["input"]
-            seen[name].update([x.numel() // x.shape[-1]])
-
-        return look
-
-    handles = [
-        module.register_forward_pre_hook(count(name), with_kwargs=True) for name, module in layers.items()
-    ]
+    watched = {layer: _Watched(layer, Counter()) for layer in layers.values()}
+    _exchange(model, watched)
     try:
         with evaluating(model), torch.no_grad():
             model(*inputs, **kwargs)
     finally:
-        for handle in handles:
-            handle.remove()
-    return seen
-
-
-class _Watched(nn.Module):
-    """Stands in for a layer, and notes when its attributes are read."""
-
-    def __init__(self, layer: nn.Module, note: Callable[[], None]) -> None:
-        super().__init__()
-        self.__dict__.update(layer=layer, note=note)  # the layer is no child of it
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.layer(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        self.note()
-        return getattr(self.layer, name)
-
-
-def find_bare(
-    model: nn.Module, layers: Mapping[str, nn.Module], inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> set[str]:
-    """The layers that have no hooks, and that the model does nothing with but call them."""
-    bare = {
-        name for name, layer in layers.items() if not layer._forward_hooks and not layer._forward_pre_hooks
+        _exchange(model, {one: layer for layer, one in watched.items()})
+    return {
+        name: watched[layer].vectors
+        for name, layer in layers.items()
+        if not watched[layer].__dict__["is_read"]
     }
-    watched = {layers[name]: _Watched(layers[name], functools.partial(bare.discard, name)) for name in bare}
-    places = [
-        (parent, own, watched[child])
-        for parent in model.modules()
-        for own, child in parent._modules.items()
-        if child in watched
-    ]
-    try:
-        for parent, own, one in places:
-            parent._modules[own] = one
-        with evaluating(model), torch.no_grad():
-            model(*inputs, **kwargs)
-    finally:
-        for parent, own, one in places:
-            parent._modules[own] = one.layer
-    return bare
 
 
-def compress(weight: Tensor) -> Tensor:
-    """A 2:4 weight as nonzero values and their positions; raises RuntimeError for sizes that kernels do not support."""
-    with warnings.catch_warnings():
-        # Of the class, whose objects no caller sees: that its own methods may change.
-        warnings.filterwarnings("ignore", "The PyTorch API of SparseSemiStructuredTensor", UserWarning)
-        compressed: Tensor = torch.sparse.to_sparse_semi_structured(weight.detach().contiguous())
-    return compressed
+def _exchange(model: nn.Module, others: Mapping[Any, nn.Module]) -> None:
+    """Put other modules in the places of some, wherever the model holds them."""
+    for parent in list(model.modules()):
+        for own, child in parent._modules.items():
+            if child in others:
+                parent._modules[own] = others[child]
 
 
 def measure_products(
-    weight: Tensor,
-    compressed: Tensor,
-    bias: Tensor | None,
-    vectors: int,
-    layer: nn.Module | None = None,
-    in_cuda_graph: bool = False,
-) -> tuple[float, ...]:
-    """Median microseconds of the dense product, the 2:4 product and that of an int8 layer, if there is one.
+    linear: nn.Linear, layers: list[CompressedLinear], vectors: int, in_cuda_graph: bool
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Median microseconds of the dense product and those of other layers, and the algorithms of these.
 
     They are called in turns, in the way the model calls them.
     """
-    kind = (weight.dtype, weight.device, bias is not None, layer is not None, in_cuda_graph)
-    key = (tuple(weight.shape), vectors, *kind)
-    if key not in _times:
+    weight, kinds = linear.weight, tuple(type(layer) for layer in layers)
+    where = (weight.dtype, weight.device, linear.bias is not None, in_cuda_graph)
+    key = (tuple(weight.shape), vectors, kinds, *where)
+    if key not in _measured:
         x = torch.randn(vectors, weight.shape[1], dtype=weight.dtype, device=weight.device)
-        ways: list[Callable[[Tensor], Tensor]] = [
-            functools.partial(F.linear, weight=held, bias=bias) for held in (weight, compressed)
-        ]
-        ways += [] if layer is None else [layer]
-        spans: list[list[float]] = [[] for _ in ways]
         with torch.no_grad(), torch.cuda.device(weight.device):
-            products = [_repeat(way, x, in_cuda_graph) for way in ways]
-            for _ in range(ROUNDS + 1):
-                for multiply, times in zip(products, spans, strict=True):
-                    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                    start.record()
-                    multiply()
-                    end.record()
-                    end.synchronize()
-                    times.append(1000 * start.elapsed_time(end) / CALLS)
+            algorithms = tuple(find_algorithm(layer, x) for layer in layers)
+            for layer, algorithm in zip(layers, algorithms, strict=True):
+                layer.algorithms = {vectors: algorithm}
+            products = [_repeat(way, x, in_cuda_graph) for way in (linear, *layers)]
+            rounds = [[_time(multiply) for multiply in products] for _ in range(ROUNDS + 1)]
         # The first round warms up.
-        _times[key] = tuple(sorted(times[1:])[ROUNDS // 2] for times in spans)
-    return _times[key]
+        _measured[key] = (
+            tuple(sorted(times)[ROUNDS // 2] for times in zip(*rounds[1:], strict=True)),
+            algorithms,
+        )
+    return _measured[key]
+
+
+def find_algorithm(layer: CompressedLinear, x: Tensor) -> int:
+    """The number of cuSPARSELt's fastest algorithm for a product, without the time to launch it.
+
+    The default, 0, takes up to three times as long. Raises RuntimeError for sizes that none takes.
+    """
+    times: dict[int, float] = {}
+    for algorithm in ALGORITHMS:
+        layer.algorithms = {len(x): algorithm}
+        try:
+            replay = _repeat(layer, x, in_cuda_graph=True)
+        except RuntimeError:  # there is no algorithm of this number
+            if not times:
+                raise
+            break
+        times[algorithm] = min(_time(replay) for _ in range(3))
+    return min(times, key=times.__getitem__)
+
+
+def _time(function: Callable[[], None]) -> float:
+    """Microseconds of one of ``CALLS`` calls."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    function()
+    end.record()
+    end.synchronize()
+    return 1000 * start.elapsed_time(end) / CALLS
 
 
 def _repeat(multiply: Callable[[Tensor], Tensor], x: Tensor, in_cuda_graph: bool) -> Callable[[], None]:
@@ -284,7 +285,7 @@ def _repeat(multiply: Callable[[Tensor], Tensor], x: Tensor, in_cuda_graph: bool
 
     if not in_cuda_graph:
         return repeat
-    repeat()
+    multiply(x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -293,36 +294,27 @@ def _repeat(multiply: Callable[[Tensor], Tensor], x: Tensor, in_cuda_graph: bool
 
 
 def _choose(
-    model: nn.Module, name: str, module: Any, vectors: Counter[int], int8: bool, in_cuda_graph: bool
+    model: nn.Module, name: str, module: nn.Linear, vectors: Counter[int], int8: bool, in_cuda_graph: bool
 ) -> SparseLinear:
     """Measure one layer, and use the product that is the fastest over one call of the model."""
-    weight, total = module.weight, sum(vectors.elements())
-    shape = tuple(weight.shape)
-    # A model that is the layer cannot get another one in its place.
-    takes_int8 = int8 and module is not model and not any(size % SIZES for size in shape)
+    shape, total = tuple(module.weight.shape), sum(vectors.elements())
+    kinds: list[type[CompressedLinear]] = [CompressedLinear]
+    kinds += [Int8Linear] * (int8 and not any(size % SIZES for size in shape))
     try:
-        compressed = compress(weight)
-        rounded = Int8Linear(weight, module.bias) if takes_int8 else None
-        times = {
-            count: measure_products(weight, compressed, module.bias, count, rounded, in_cuda_graph)
-            for count in vectors
-        }
+        layers = [kind(module.weight, module.bias).train(module.training) for kind in kinds]
+        found = {count: measure_products(module, layers, count, in_cuda_graph) for count in vectors}
     except RuntimeError as error:  # torch says so for sizes that its kernels do not take
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return SparseLinear(name, shape, total, reason=f"dense: {reason}")
     us = [
-        sum(calls * times[n][way] for n, calls in vectors.items()) for way in range(2 + (rounded is not None))
+        sum(calls * found[count][0][way] for count, calls in vectors.items()) for way in range(1 + len(kinds))
     ]
     fastest = us.index(min(us))
-    if fastest == 1:
-        module.weight = nn.Parameter(compressed, requires_grad=False)
-    elif fastest == 2:
-        assert rounded is not None
-        rounded.train(module.training)
-        for parent in model.modules():
-            for own in [own for own, child in parent._modules.items() if child is module]:
-                setattr(parent, own, rounded)
-    in_int8 = us[2] if rounded is not None else None
+    if fastest:
+        layer = layers[fastest - 1]
+        layer.algorithms = {count: found[count][1][fastest - 1] for count in vectors}
+        _exchange(model, {module: layer})
+    in_int8 = us[2] if Int8Linear in kinds else None
     return SparseLinear(name, shape, total, us[0], us[1], in_int8, used=fastest > 0, int8=fastest == 2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.sparse import prune as sparsebit_prune
 from sparsebit.sparse import semi_structured as subject
 from sparsebit.sparse import use_sparse_kernels
+from sparsebit.sparse.compressed_linear import CompressedLinear
 from sparsebit.sparse.int8_linear import Int8Linear
 
 
@@ -29,19 +29,18 @@ def net() -> nn.Sequential:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """As on a GPU, with these times for weights of these numbers of outputs."""
+    """As on a GPU, with these times for weights of these numbers of outputs: dense, 2:4 and int8."""
 
     def use(times: dict[int, tuple[float, ...]]) -> list[Any]:
         asked: list[Any] = []
 
         def measure(
-            weight: Tensor, compressed: Tensor, bias: Any, vectors: int, layer: Any, in_cuda_graph: bool
-        ) -> tuple[float, ...]:
-            asked.append((tuple(weight.shape), vectors))
-            return times[weight.shape[0]][: 2 + (layer is not None)]
+            linear: nn.Linear, layers: list[CompressedLinear], vectors: int, in_cuda_graph: bool
+        ) -> tuple[tuple[float, ...], tuple[int, ...]]:
+            asked.append((tuple(linear.weight.shape), vectors))
+            return times[linear.out_features][: 1 + len(layers)], tuple(range(5, 5 + len(layers)))
 
         monkeypatch.setattr(subject, "measure_products", measure)
-        monkeypatch.setattr(subject, "compress", lambda weight: weight.detach().clone())
         monkeypatch.setattr(
             subject,
             "why_dense",
@@ -61,7 +60,7 @@ def test_only_layers_where_it_is_faster_are_replaced(on_a_gpu: Callable[..., lis
     report = use_sparse_kernels(model, x)
     assert asked == [((128, 64), 15), ((64, 128), 15)]
     assert [(layer.layer, layer.used) for layer in report.layers] == [("0", True), ("2", False), ("3", False)]
-    assert model[0].weight is not weights["0"] and not model[0].weight.requires_grad
+    assert isinstance(model[0], CompressedLinear) and model[0].algorithms == {15: 5}
     assert model[2].weight is weights["2"] and model[3].weight is weights["3"]
     assert torch.equal(model(x), expected) and model.training and model[1].training
     text = str(report)
@@ -112,12 +111,11 @@ def test_int8_where_it_is_allowed_and_the_fastest(on_a_gpu: Callable[..., list[A
     assert last.used and last.int8_us is None  # 4 outputs are too few for the int8 kernel
     assert "2:4 int8" in next(line for line in str(report).splitlines() if "128x64" in line)
     assert 0 < (model(x) - expected).norm() < 0.02 * expected.norm()
-    alone = net()[0]
-    (layer,) = use_sparse_kernels(alone, x, int8=True).layers
-    assert layer.used and layer.int8_us is None  # nothing can stand in its place
+    (layer,) = use_sparse_kernels(net()[0], x, int8=True).layers
+    assert not layer.used and "nn.Sequential(model)" in layer.reason
 
 
-def test_int8_only_where_the_model_does_nothing_but_call_the_layer(
+def test_only_where_the_model_does_nothing_but_call_the_layer(
     on_a_gpu: Callable[..., list[Any]],
 ) -> None:
     class Net(nn.Module):
@@ -137,12 +135,12 @@ def test_int8_only_where_the_model_does_nothing_but_call_the_layer(
     on_a_gpu({64: (30.0, 20.0, 10.0), 128: (30.0, 20.0, 10.0)})
     model, x = Net().eval(), torch.randn(2, 5, 64)
     report = use_sparse_kernels(model, x, int8=True)
-    assert [layer.layer for layer in report.layers if layer.int8] == ["called"]
-    assert [layer.layer for layer in report.layers if layer.used and not layer.int8] == [
-        "encoder.linear1",
-        "encoder.linear2",
-        "hooked",
-    ]
+    reasons = {layer.layer: layer.reason for layer in report.layers}
+    assert reasons.pop("called") == "" and reasons.pop("hooked") == "dense: the layer has hooks"
+    assert all(
+        reasons[f"encoder.linear{index}"].endswith("reads attributes of the layer") for index in (1, 2)
+    )
+    assert isinstance(model.called, Int8Linear) and type(model.encoder.linear1) is nn.Linear
     with torch.no_grad():
         assert model(x).shape == x.shape
 
@@ -152,10 +150,10 @@ def test_sizes_that_the_kernels_refuse_stay_dense_with_the_reason(
 ) -> None:
     on_a_gpu({})
 
-    def refuse(weight: Tensor) -> Tensor:
+    def refuse(*_: Any) -> Any:
         raise RuntimeError("Error original_tensor.shape is not supported!\nmore")
 
-    monkeypatch.setattr(subject, "compress", refuse)
+    monkeypatch.setattr(subject, "measure_products", refuse)
     report = use_sparse_kernels(net(), torch.randn(2, 64))
     assert report.layers[0].reason == "dense: Error original_tensor.shape is not supported!"
     assert not any(layer.used for layer in report.layers)
@@ -192,22 +190,28 @@ def test_two_of_four() -> None:
     assert not subject.is_two_of_four(torch.ones(2, 6)) and not subject.is_two_of_four(torch.ones(2, 8))
 
 
-def test_the_warning_of_a_prototype_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(weight: Tensor) -> Tensor:
-        warnings.warn("The PyTorch API of SparseSemiStructuredTensor is in prototype stage", stacklevel=2)
-        return weight
+def test_the_fastest_algorithm_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [9.0, 7.0, 3.0, 4.0]
 
-    monkeypatch.setattr(torch.sparse, "to_sparse_semi_structured", warn)
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        subject.compress(torch.ones(4, 4))
-    assert not shown
+    def repeat(layer: CompressedLinear, x: Tensor, in_cuda_graph: bool) -> Callable[[], Any]:
+        (algorithm,) = layer.algorithms.values()
+        if algorithm >= len(times):
+            raise RuntimeError("no such algorithm")
+        return lambda: times[algorithm]
+
+    monkeypatch.setattr(subject, "_repeat", repeat)
+    monkeypatch.setattr(subject, "_time", lambda function: function())
+    layer, x = CompressedLinear(torch.ones(4, 4), None), torch.ones(3, 4)
+    assert subject.find_algorithm(layer, x) == 2
+    times.clear()
+    with pytest.raises(RuntimeError, match="no such algorithm"):
+        subject.find_algorithm(layer, x)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("in_cuda_graph", [False, True])
 def test_the_real_kernels_give_the_same_results_and_a_time_is_measured_once(in_cuda_graph: bool) -> None:
-    subject._times.clear()
+    subject._measured.clear()
     layers = nn.Sequential(nn.Linear(4096, 11008), nn.ReLU(), nn.Linear(11008, 4096), nn.Linear(4096, 11008))
     layers = layers.to("cuda", torch.bfloat16).eval()
     with torch.no_grad():
@@ -216,7 +220,7 @@ def test_the_real_kernels_give_the_same_results_and_a_time_is_measured_once(in_c
         x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
         expected = layers(x)
         report = use_sparse_kernels(layers, x, in_cuda_graph=in_cuda_graph)
-        assert len(subject._times) == 2 and report.layers[0].dense_us == report.layers[2].dense_us
+        assert len(subject._measured) == 2 and report.layers[0].dense_us == report.layers[2].dense_us
         for layer in report.layers:
             assert layer.dense_us and layer.sparse_us and layer.used == (layer.sparse_us < layer.dense_us)
         # Without launches the 2:4 kernels need two thirds of the time; with them it depends on the processor.

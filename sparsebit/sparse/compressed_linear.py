@@ -1,0 +1,85 @@
+"""A linear layer that holds a 2:4 weight as its nonzero values and their positions, for cuSPARSELt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sparsebit.errors import SparsebitError
+
+
+class CompressedLinear(nn.Module):
+    """Replaces ``nn.Linear`` for inference, in the weight's dtype.
+
+    On CUDA the weight is compressed. On other devices it is dense: the reference.
+
+    Attributes:
+        algorithms: by numbers of vectors, the number that cuSPARSELt has for its fastest algorithm. Other numbers of
+            vectors use that of the nearest one.
+
+    Example:
+        >>> layer = CompressedLinear(torch.tensor([[0.0, 2.0, 0.0, -1.0]]), bias=torch.ones(1))
+        >>> layer(torch.tensor([[4.0, 0.5, 0.0, 1.0]]))
+        tensor([[1.]])
+    """
+
+    codes: Tensor
+    # Vectors are padded to a multiple of it, which torch's 2:4 kernel needs.
+    VECTORS = 8
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.algorithms = {0: 0}
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.register_buffer("codes", self._compress(weight.detach()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x @ weight.T + bias``; raises an error in a backward pass."""
+        y = self._multiply(x.detach().reshape(-1, self.in_features))
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return _WithoutGradient.apply(x, y) if torch.is_grad_enabled() and x.requires_grad else y
+
+    def _compress(self, weight: Tensor) -> Tensor:
+        return torch._cslt_compress(weight.contiguous()) if weight.is_cuda else weight
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        x = x.to(self.codes.dtype) if torch.is_autocast_enabled(x.device.type) else x
+        return self._products(x, self.bias) if x.is_cuda else F.linear(x, self.codes, self.bias)
+
+    def _products(self, x: Tensor, bias: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+        """cuSPARSELt's products with the vectors x [vectors, in]."""
+        missing = self.VECTORS - len(x) if len(x) < self.VECTORS else -len(x) % self.VECTORS
+        padded = F.pad(x, (0, 0, 0, missing)) if missing else x.contiguous()
+        nearest = min(self.algorithms, key=lambda vectors: abs(vectors - len(x)))
+        y = torch._cslt_sparse_mm(
+            self.codes,
+            padded.T,
+            bias=bias,
+            out_dtype=dtype,
+            transpose_result=True,  # one vector after the other, as a dense layer writes them
+            alg_id=self.algorithms[nearest],
+        )
+        return y[: len(x)] if missing else y
+
+    def extra_repr(self) -> str:
+        """Sizes, shown when the model is printed."""
+        return f"{self.in_features}, {self.out_features}, 2:4, bias={self.bias is not None}"
+
+
+class _WithoutGradient(torch.autograd.Function):
+    """Passes on y, which was computed from x, until a gradient is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise SparsebitError(
+            "layers with 2:4 kernels compute no gradients",
+            hint="train the model first, and call use_sparse_kernels on the result",
+        )
