@@ -41,7 +41,9 @@ class CompressedLinear(nn.Module):
         """``x @ weight.T + bias``; raises an error in a backward pass."""
         y = self._multiply(x.detach().reshape(-1, self.in_features))
         y = y.reshape(*x.shape[:-1], self.out_features)
-        return _WithoutGradient.apply(x, y) if torch.is_grad_enabled() and x.requires_grad else y
+        if torch.is_grad_enabled() and x.requires_grad:
+            y = _WithoutGradient.apply(x, y)  # type: ignore[no-untyped-call]
+        return y
 
     def _compress(self, weight: Tensor) -> Tensor:
         return torch._cslt_compress(weight.contiguous()) if weight.is_cuda else weight

@@ -273,7 +273,8 @@ def _time(function: Callable[[], None]) -> float:
     function()
     end.record()
     end.synchronize()
-    return 1000 * start.elapsed_time(end) / CALLS
+    milliseconds: float = start.elapsed_time(end)
+    return 1000 * milliseconds / CALLS
 
 
 def _repeat(multiply: Callable[[Tensor], Tensor], x: Tensor, in_cuda_graph: bool) -> Callable[[], None]:
