@@ -24,10 +24,12 @@ from triton.runtime import interpreter
 from benchmarks.gpu import fake_quant as fake_quant_cases
 from benchmarks.gpu import packed_matmul as packed_cases
 from sparsebit.config import TensorSpec
-from sparsebit.kernels import fake_quant, grouped, packed_matmul, packed_matmul_triton
+from sparsebit.kernels import fake_quant, grouped, int8_vectors, packed_matmul, packed_matmul_triton
 from sparsebit.numerics import CodeType, Layout
+from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.numerics.snapping import matrix_of, snap_tensor
 from sparsebit.quantization.quantizers import PACT
+from sparsebit.sparse import int8_linear
 
 SMALL = 4000  # numbers of a tensor: the interpreter runs program by program
 
@@ -173,6 +175,32 @@ def check_packed_pieces() -> list[str]:
     return wrong
 
 
+def check_int8_vectors() -> list[str]:
+    """Vectors rounded to int8 and sums scaled again, beside torch's operators: every bit."""
+    interpreter.InterpreterBuilder.create_fma = _multiply_add
+    torch.manual_seed(0)
+    wrong = []
+    for vectors, width, dtype in ((0, 8, torch.float32), (3, 5, torch.float16), (5, 2100, torch.float32)):
+        x = torch.randn(vectors, width).to(dtype)
+        if vectors:
+            x[0], x[1, 3], x[2, 0] = 0, float("nan"), -float("inf")
+        sums = torch.randint(-(2**20), 2**20, (vectors, 2050), dtype=torch.int32)
+        rows, bias = torch.rand(2050) / 2**15, torch.randn(2050).to(dtype)
+        found, expected = int8_vectors.round_fused(x, SCALE_OF_ZEROS), int8_linear.round_vectors(x)
+        known = expected[1].isfinite()
+        if not torch.equal(found[0] * known, expected[0] * known) or not torch.equal(
+            found[1].nan_to_num(-1), expected[1].nan_to_num(-1)
+        ):
+            wrong.append(f"rounding {vectors} vectors of {width}")
+        for one in (bias, None):
+            given = sums, rows, found[1], one, dtype
+            if not torch.equal(
+                int8_vectors.scale_fused(*given).nan_to_num(), int8_linear.scale_sums(*given).nan_to_num()
+            ):
+                wrong.append(f"sums of {vectors} vectors, bias {one is not None}")
+    return wrong
+
+
 def _wrong_products(case: packed_cases.Case, *ways: Callable[..., Tensor]) -> list[str]:
     """Ways to multiply beside the unpacked weight in float64."""
     channels, half = min(case.channels, 2048), torch.float16
@@ -227,6 +255,7 @@ CHECKS = {
     "grouped": check_grouped,
     "packed_matmul": check_packed_matmul,
     "packed_pieces": check_packed_pieces,
+    "int8_vectors": check_int8_vectors,
 }
 
 

@@ -56,16 +56,27 @@ class CompressedLinear(nn.Module):
         """cuSPARSELt's products with the vectors x [vectors, in]."""
         missing = self.VECTORS - len(x) if len(x) < self.VECTORS else -len(x) % self.VECTORS
         padded = F.pad(x, (0, 0, 0, missing)) if missing else x.contiguous()
-        nearest = min(self.algorithms, key=lambda vectors: abs(vectors - len(x)))
         y = torch._cslt_sparse_mm(
             self.codes,
             padded.T,
             bias=bias,
             out_dtype=dtype,
             transpose_result=True,  # one vector after the other, as a dense layer writes them
-            alg_id=self.algorithms[nearest],
+            alg_id=self.algorithm_for(len(x)),
         )
         return y[: len(x)] if missing else y
+
+    def algorithm_for(self, vectors: int) -> int:
+        """The algorithm of the nearest number of vectors."""
+        found, least = 0, -1
+        for (
+            number,
+            algorithm,
+        ) in self.algorithms.items():  # not min with a key, which torch.compile cannot follow
+            distance = abs(number - vectors)
+            if least < 0 or distance < least:
+                found, least = algorithm, distance
+        return found
 
     def extra_repr(self) -> str:
         """Sizes, shown when the model is printed."""

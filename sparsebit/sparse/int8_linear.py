@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from sparsebit.kernels import launch
+from sparsebit.kernels.int8_vectors import round_fused, scale_fused
 from sparsebit.numerics import CodeType, Grid, Layout
-from sparsebit.numerics.grid import choose_scale
-from sparsebit.numerics.snapping import steps_of
+from sparsebit.numerics.grid import SCALE_OF_ZEROS, choose_scale
+from sparsebit.numerics.snapping import kernels_run_on, steps_of
 from sparsebit.sparse.compressed_linear import CompressedLinear
 
 CODE = CodeType("int", 8)
@@ -41,10 +37,10 @@ class Int8Linear(CompressedLinear):
         return super()._compress(grid.codes(weight))
 
     def _multiply(self, x: Tensor) -> Tensor:
-        steps, scale = on(x, round_vectors)(x)
+        fused = kernels_run_on(x)
+        steps, scale = round_fused(x, SCALE_OF_ZEROS) if fused else round_vectors(x)
         sums = self._products(steps, dtype=torch.int32) if x.is_cuda else torch._int_mm(steps, self.codes.T)
-        y: Tensor = on(x, scale_sums)(sums, self.scale, scale, self.bias, x.dtype)
-        return y
+        return (scale_fused if fused else scale_sums)(sums, self.scale, scale, self.bias, x.dtype)
 
     def extra_repr(self) -> str:
         """Sizes, shown when the model is printed."""
@@ -65,14 +61,3 @@ def scale_sums(
     """Sums of products [vectors, out] as numbers of a dtype."""
     y = (sums * rows * vectors).to(dtype)
     return y if bias is None else y + bias
-
-
-def on(x: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function as one or two kernels on CUDA, where it would take as many passes over memory as it has operators."""
-    fused = x.is_cuda and launch.AVAILABLE and not torch.compiler.is_compiling()
-    return _compiled(function) if fused else function
-
-
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)

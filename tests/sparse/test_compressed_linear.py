@@ -28,6 +28,18 @@ def test_a_backward_pass_is_refused(kind: type[CompressedLinear]) -> None:
         loss.sum().backward()
 
 
+@pytest.mark.slow
+def test_the_algorithm_of_the_nearest_number_of_vectors() -> None:
+    layer = CompressedLinear(torch.ones(4, 4), None)
+    assert layer.algorithm_for(3) == 0
+    layer.algorithms = {8: 5, 512: 2}
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + layer.algorithm_for(len(x)), fullgraph=True, backend="eager")
+    for vectors, expected in ((1, 5), (16, 5), (700, 2), (259, 5), (261, 2)):
+        assert layer.algorithm_for(vectors) == expected
+        assert compiled(torch.zeros(vectors, 2)).eq(expected).all()
+
+
 def test_autocast_casts_the_input_as_for_a_dense_layer() -> None:
     layer, x = CompressedLinear(prune(torch.randn(32, 32)).bfloat16(), None), torch.randn(3, 32)
     with torch.autocast("cpu", torch.bfloat16):
