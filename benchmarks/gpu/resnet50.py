@@ -105,11 +105,13 @@ def measure(
     mode: str | None = None,
     formats: tuple[bool, ...] = (False, True),
     plain: bool = False,
+    recorded: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Milliseconds and memory of a step in bfloat16, for each configuration and memory format.
 
     ``floor_bytes`` is the memory that fake-quantization has to move. The floor of a step is the float step and the time
-    that this takes.
+    that this takes. With ``recorded``, forward and backward are CUDA graphs (``torch.cuda.make_graphed_callables``), and
+    the optimizer's step is not.
     """
     for channels_last in formats:
         memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -135,6 +137,7 @@ def measure(
                         moved = PASSES * quantized_bytes(model, x)
                     torch._dynamo.reset()
                     call = torch.compile(model, mode=mode) if compiled else model
+                    call = torch.cuda.make_graphed_callables(model, (x,)) if recorded else call
                     step = make_step(model, call, x, labels)
                     step()
                     step()
@@ -148,6 +151,7 @@ def measure(
                         "channels_last": channels_last,
                         "compiled": compiled,
                         "mode": mode,
+                        "recorded": recorded,
                         "ms": ms,
                         "floor_bytes": moved,
                         "peak_mb": torch.cuda.max_memory_allocated() / 2**20,

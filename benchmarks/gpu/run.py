@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -192,21 +193,30 @@ def add_floor(
     return row
 
 
-def ask_resnet50(bandwidth: float, found: Found, is_compiled: bool = False, mode: str | None = None) -> None:
-    """A training step of ResNet-50 in bfloat16, beside the float step."""
+def ask_resnet50(
+    bandwidth: float,
+    found: Found,
+    is_compiled: bool = False,
+    mode: str | None = None,
+    recorded: tuple[bool, ...] = (False,),
+) -> None:
+    """A training step of ResNet-50 in bfloat16, beside the float step, the first of its memory format."""
     x = torch.zeros(1, device="cuda", dtype=torch.bfloat16)
     found["host_us"] = resnet50.profile_host(x)
     print("host, us: " + ", ".join(f"{name} {us:.0f}" for name, us in found["host_us"].items()))
     floats: dict[bool, dict[str, Any]] = {}
     formats = (True,) if is_compiled else (True, False)
-    rows = resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode)
+    rows = itertools.chain.from_iterable(
+        resnet50.measure(time_of, compiled=is_compiled, formats=formats, mode=mode, recorded=way)
+        for way in recorded
+    )
     for row in found.keep(add_floor(row, floats, row["channels_last"], bandwidth) for row in rows):
         base = floats[row["channels_last"]]
         print(
             f"resnet50 {row['model']:13s} kernels {row['kernels']!s:5s} ReLUs fused {row['fused_relus']!s:5s}"
             f" channels_last {row['channels_last']!s:5s}"
-            f" compiled {is_compiled!s:5s} {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x"
-            f" {row['ms'] / row['floor_ms']:4.2f} floor host"
+            f" compiled {is_compiled!s:5s} recorded {row['recorded']!s:5s}"
+            f" {row['ms']:6.1f} ms {row['ms'] / base['ms']:4.2f}x {row['ms'] / row['floor_ms']:4.2f} floor host"
             f" {row['host_ms']:5.1f} peak {row['peak_mb']:6.0f} MB {row['peak_mb'] / base['peak_mb']:4.2f}x"
             f" loss {row['loss']:.3f}"
         )
@@ -264,6 +274,7 @@ QUESTIONS: dict[str, Callable[[float, dict[str, Any]], None]] = {
     "resnet50": ask_resnet50,
     "resnet50_compiled": lambda bandwidth, found: ask_resnet50(bandwidth, found, is_compiled=True),
     "resnet50_graphs": lambda bandwidth, found: ask_resnet50(bandwidth, found, True, "reduce-overhead"),
+    "resnet50_recorded": lambda bandwidth, found: ask_resnet50(bandwidth, found, recorded=(False, True)),
     "resnet50_forms": ask_resnet50_forms,
     "reconstruction": lambda bandwidth, found: show_rows(reconstruction.measure(), found),
     "semi_structured": lambda bandwidth, found: show_rows(semi_structured.measure(bandwidth, time_of), found),

@@ -488,3 +488,27 @@ def test_a_model_without_trainable_parameters_is_told(caplog: pytest.LogCaptureF
     qmodel.calibrate([images()], progress=False)
     qmodel.init_QAT()
     assert "no parameter of this model requires a gradient" in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["uniform", "lsq", "lsq+", "pact", "dorefa"])
+def test_forward_and_backward_can_be_cuda_graphs(kind: str) -> None:
+    """``torch.cuda.make_graphed_callables`` records them once; steps are those of eager mode."""
+    losses = []
+    for recorded in (False, True):
+        torch.manual_seed(0)
+        qmodel = training(kind)
+        qmodel.model.drop.eval()
+        qmodel.cuda()
+        x, labels = images().cuda(), LABELS.cuda()
+        call = torch.cuda.make_graphed_callables(qmodel, (x,)) if recorded else qmodel
+        optimizer = torch.optim.SGD(qmodel.parameters(), lr=0.05)
+        losses.append([])
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(call(x), labels)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(float(loss.detach()))
+    assert losses[0][0] != losses[0][-1]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-4, atol=1e-5)
