@@ -490,6 +490,8 @@ def test_a_model_without_trainable_parameters_is_told(caplog: pytest.LogCaptureF
     assert "no parameter of this model requires a gradient" in caplog.text
 
 
+# torch says so of recording, for models without quantizers too.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["uniform", "lsq", "lsq+", "pact", "dorefa"])
 def test_forward_and_backward_can_be_cuda_graphs(kind: str) -> None:
