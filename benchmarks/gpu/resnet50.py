@@ -110,7 +110,7 @@ def measure(
     """Milliseconds and memory of a step in bfloat16, for each configuration and memory format.
 
     ``floor_bytes`` is the memory that fake-quantization has to move. The floor of a step is the float step and the time
-    that this takes. With ``recorded``, forward and backward are CUDA graphs (``torch.cuda.make_graphed_callables``), and
+    that this takes. With ``recorded``, forward and backward are CUDA graphs, by ``torch.cuda.make_graphed_callables``;
     the optimizer's step is not.
     """
     for channels_last in formats:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,7 @@ class CompressedLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.algorithms = {0: 0}
         self.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        self.is_compressed = weight.is_cuda
         self.register_buffer("codes", self._compress(weight.detach()))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,6 +46,21 @@ class CompressedLinear(nn.Module):
         if torch.is_grad_enabled() and x.requires_grad:
             y = _WithoutGradient.apply(x, y)  # type: ignore[no-untyped-call]
         return y
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        held = self.codes
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.is_compressed and (self.codes.dtype, self.codes.device.type) != (
+            held.dtype,
+            held.device.type,
+        ):
+            self.codes = held  # positions are stored among the values: numbers in another dtype mean nothing
+            raise SparsebitError(
+                "a compressed 2:4 weight cannot change its dtype or leave the GPU",
+                got=f"{held.dtype} on {held.device}, in a call of to, float, half or cpu",
+                hint="move the float model, and call use_sparse_kernels on the result",
+            )
+        return self
 
     def _compress(self, weight: Tensor) -> Tensor:
         return torch._cslt_compress(weight.contiguous()) if weight.is_cuda else weight

@@ -59,5 +59,5 @@ def scale_sums(
     sums: Tensor, rows: Tensor, vectors: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
     """Sums of products [vectors, out] as numbers of a dtype."""
-    y = (sums * rows * vectors).to(dtype)
+    y = (sums * rows.float() * vectors).to(dtype)
     return y if bias is None else y + bias

@@ -40,6 +40,20 @@ def test_the_algorithm_of_the_nearest_number_of_vectors() -> None:
         assert compiled(torch.zeros(vectors, 2)).eq(expected).all()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compressed_weight_keeps_its_dtype_and_device(kind: type[CompressedLinear]) -> None:
+    """torch keeps positions among the values, so another dtype would multiply by garbage."""
+    dense = kind(prune(torch.randn(32, 32)), None)
+    x = torch.randn(3, 32) * 100
+    torch.testing.assert_close(dense.half()(x.half()).float(), dense.float()(x), rtol=0.05, atol=10)
+    model = nn.Sequential(kind(prune(torch.randn(32, 32)).bfloat16(), None)).bfloat16()
+    model[0].is_compressed = True
+    held = model[0].codes
+    with pytest.raises(SparsebitError, match="cannot change its dtype or leave the GPU"):
+        model.to("meta")
+    assert model[0].codes is held and model[0].to(torch.bfloat16) is model[0]
+
+
 def test_autocast_casts_the_input_as_for_a_dense_layer() -> None:
     layer, x = CompressedLinear(prune(torch.randn(32, 32)).bfloat16(), None), torch.randn(3, 32)
     with torch.autocast("cpu", torch.bfloat16):
