@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from sparsebit.errors import SparsebitError
 
 # Its errors have no type of their own; the second is what it says of a connection that it has closed itself.
 _GLOO = ("gloo", "pair closure")
+_ADVICE = re.compile(r"^\[\S+:\d+\] |\. This is typically .*")  # where gloo's code is, and what it guesses
 
 
 class ProcessError(SparsebitError):
@@ -127,7 +129,7 @@ def require_same(values: Iterable[Tensor | str], what: str) -> None:
     if len(set(gather_values(digest.hexdigest()))) > 1:
         raise SparsebitError(
             f"{what} differs between processes",
-            expected="the same model, data and config on each, and processors of one kind",
+            expected="the same model, data, config and folder on each, and processors of one kind",
         )
 
 
@@ -176,6 +178,6 @@ def answered() -> Iterator[None]:
         raise ProcessError(
             "another process of this run has ended, or does not answer",
             where=f"rank {rank()} of {world_size()}",
-            got=str(error).splitlines()[0],
+            got=_ADVICE.sub("", str(error).splitlines()[0]),
             hint="the output of the other ranks shows the cause; start all of them again",
         ) from error

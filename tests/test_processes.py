@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def test_what_one_process_knows_all_know(tmp_path: Path) -> None:
                 assert f"where: rank {failing}" in message
         assert found["after"] == [0, 1, 2]
         assert found["dead"].startswith("another process of this run has ended, or does not answer")
+        assert re.search("got:   (Connection|Read error)", found["dead"])  # without places in gloo's code
+        assert "typically" not in found["dead"]
         assert f"rank {number} of 3" in found["dead"] and "start all of them again" in found["dead"]
 
 

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 from sparsebit.batches import Call, fitting_example
 from sparsebit.errors import CaptureError, GraphError, SparsebitError, damaged, with_article
 from sparsebit.graph.digest import graph_digest
-from sparsebit.processes import failing_together, rank
+from sparsebit.processes import failing_together, rank, require_same
 from sparsebit.quantization.algorithms.edits import restore_edits
 from sparsebit.quantization.batch_norm.fold import fold_quantized
 from sparsebit.quantization.build import require_float_model
@@ -31,7 +31,7 @@ from sparsebit.quantization.modules.freeze import (
 )
 from sparsebit.quantization.plan import QuantPlan
 from sparsebit.quantization.quantizers import Frozen, Quantizer
-from sparsebit.quantization.training.sharded import full_state, is_sharded
+from sparsebit.quantization.training.sharded import drop_gathered, full_state, is_sharded
 from sparsebit.quantization.training.training import TrainingState
 from sparsebit.storage import ArtifactError, read_folder, unshared, with_aliases, write_folder
 from sparsebit.storage.nested import decode_call, encode_call
@@ -54,6 +54,8 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
     """
     if is_sharded(qmodel):
         with failing_together():
+            require_same([os.fspath(folder)], "the folder that save() writes")
+            drop_gathered(qmodel)
             _save(qmodel, folder, floats=True)
     else:
         _save(qmodel, folder, floats=floats)

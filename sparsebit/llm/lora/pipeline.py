@@ -107,7 +107,7 @@ class BlockPipeline:
                 self._schedule.step(rows, **target, return_outputs=False)
             else:
                 self._schedule.step(ids=rows, **target, return_outputs=False)
-        return float(gather_values(float(torch.stack(losses).mean()) if last else 0.0)[-1])
+        return float(gather_values(float(torch.stack(losses).detach().mean()) if last else 0.0)[-1])
 
     def gradient_norm(self) -> Tensor:
         """The norm over all processes."""

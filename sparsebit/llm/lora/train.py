@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 
@@ -74,9 +75,11 @@ def train_lora(
             step_of = WholeModel(model.model, rank, world, batch)
     optimizer = torch.optim.AdamW(step_of.parameters, lr=rate, weight_decay=0.0)
     losses = []
+    # A stage of a pipeline cannot tell the others that it has failed: they wait for its hidden states until it ends.
+    together = contextlib.nullcontext() if pipeline else failing_together()
     model.model.train()
     try:
-        with seeded(seed, model.model):
+        with together, seeded(seed, model.model):
             for step, rows in enumerate(batches(ids, steps, batch, length, seed)):
                 share = rate_at(step, steps, warmup)
                 for group in optimizer.param_groups:

@@ -11,12 +11,27 @@ from sparsebit.processes import is_distributed
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether some parameter is divided among several processes."""
+    """Whether some parameter is divided among several processes.
+
+    Between an evaluation and the next step, ``fully_shard`` leaves complete parameters in the outermost module.
+    """
     if not is_distributed():
         return False
+    from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
-    return any(isinstance(parameter, DTensor) for parameter in module.parameters())
+    parameters = any(isinstance(parameter, DTensor) for parameter in module.parameters())
+    return parameters or any(isinstance(one, FSDPModule) for one in module.modules())
+
+
+def drop_gathered(module: nn.Module) -> None:
+    """Leave every process of a divided model with its own part, in the dtype in which it is trained."""
+    if is_sharded(module):
+        from torch.distributed.fsdp import FSDPModule
+
+        for one in module.modules():
+            if isinstance(one, FSDPModule):
+                one.reshard()
 
 
 def full_state(module: nn.Module) -> dict[str, Tensor]:

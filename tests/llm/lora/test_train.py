@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.lora import add_lora, train_lora
+from sparsebit.llm.lora import add_lora, processes, train_lora
 from sparsebit.llm.lora.attach import lora_layers
 from sparsebit.llm.lora.pipeline import BlockPipeline
 from sparsebit.llm.lora.processes import WholeModel, next_token_loss
@@ -37,6 +38,7 @@ def trained(steps: int, rate: float, pipeline: bool = False) -> tuple[llm.Langua
 def main(folder: str) -> None:
     """What one of two processes does; the second leaves in the middle of its last pipeline step."""
     rank = int(os.environ["RANK"])
+    warnings.simplefilter("error", UserWarning)
     for way in WAYS:
         model, losses = trained(3, 1e-2, way == "pipeline")
         if not rank:
@@ -48,12 +50,23 @@ def main(folder: str) -> None:
             train_lora(model, data, steps=1, batch=4, length=32, seed=seed)
         except SparsebitError as error:
             messages.append(str(error))
+    monkeypatch = pytest.MonkeyPatch()
+    if rank:
+        monkeypatch.setattr(processes, "next_token_loss", out_of_memory)
+    with pytest.raises((RuntimeError, ProcessError)) as failed:
+        train_lora(model, tokens(2048), steps=1, batch=4, length=32)
+    messages.append(str(failed.value))
+    monkeypatch.undo()
     found = {"messages": messages, "unreached": unreached(model, rank)}
     torch.save(found, f"{folder}/{rank}.pt")
     if rank:
         BlockPipeline.backward = lambda *args: os._exit(0)  # type: ignore[method-assign]
     with pytest.raises(ProcessError, match="another process of this run has ended"):
         train_lora(model, tokens(2048), steps=1, batch=4, length=32, pipeline=True)
+
+
+def out_of_memory(*args: Any) -> torch.Tensor:
+    raise RuntimeError("out of memory")
 
 
 def unreached(model: llm.LanguageModel, rank: int) -> tuple[list[Any], Any]:
@@ -92,7 +105,8 @@ def test_two_processes_come_to_the_result_of_one(tmp_path: Path) -> None:
             assert torch.allclose(found["parts"][name], layer.lora_B, atol=1e-4), (way, name)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     for found in (first, second):
-        missing, different = found["messages"]
+        missing, different, failed = found["messages"]
+        assert "out of memory" in failed and ("on another process" in failed) == (found is first)
         assert "text needs a tokenizer" in missing and ("on another process" in missing) == (found is second)
         assert different.startswith(
             "the model, the text or an argument of train_lora differs between processes"

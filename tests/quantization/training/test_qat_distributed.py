@@ -87,6 +87,8 @@ def work(rank: int, folder: str) -> None:
         fully_shard(qmodel)
         found[f"fsdp {kind}"] = train(qmodel, qmodel, part)
         if kind == "lsq":
+            with torch.no_grad():
+                qmodel(images())  # after an evaluation, parameters are complete until the next step
             qmodel.save(f"{folder}/saved")  # by all ranks: each holds a part
             again = QuantModel.load(f"{folder}/saved", residual())
             states = full_state(qmodel.model), full_state(again.model)
@@ -94,6 +96,7 @@ def work(rank: int, folder: str) -> None:
             for switch in (
                 lambda one=qmodel: one.export_onnx(images(), f"{folder}/{rank}.onnx"),
                 qmodel.freeze,
+                lambda one=qmodel: one.save(f"{folder}/of rank {rank}"),
             ):
                 try:
                     switch()
@@ -130,8 +133,9 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
                     state[name], tensor, rtol=1e-4, atol=1e-6, msg=f"{way} {kind} {name}"
                 )
     assert first["loaded"] == second["loaded"] == []  # what was saved in parts is loaded in one piece
-    assert len(first["refused"]) == 2
-    assert all("is divided among several processes" in one for one in (*first["refused"], *second["refused"]))
+    for refused in (first["refused"], second["refused"]):
+        assert ["is divided among several processes" in one for one in refused] == [True, True, False]
+        assert refused[-1].startswith("the folder that save() writes differs between processes")
 
 
 @pytest.mark.parametrize("kind", ["lsq", "lsq+"])

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from sparsebit.errors import SparsebitError
-from sparsebit.quantization.training.sharded import full_state, is_sharded, require_unsharded
-from tests.quantization.nets import residual
+from sparsebit.quantization.training.sharded import drop_gathered, full_state, is_sharded, require_unsharded
+from tests.quantization.nets import images, residual
 from tests.ranks import join_group, needs_distributed
 
 
@@ -34,5 +35,10 @@ def test_a_sharded_model_is_told_and_refused(tmp_path: Path) -> None:
             SparsebitError, match=r"export needs complete parameters(.|\n)*save\(folder\) on all"
         ):
             require_unsharded(net, "export")
+        with torch.no_grad():
+            net(images())  # the outermost module keeps what it has gathered, for a backward pass
+        assert not isinstance(net.fc.weight, DTensor) and is_sharded(net)
+        drop_gathered(net)
+        assert isinstance(net.fc.weight, DTensor)
     finally:
         torch.distributed.destroy_process_group()
