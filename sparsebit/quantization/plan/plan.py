@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.display import in_notebook, printable
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError
 from sparsebit.numerics import Layout
 from sparsebit.quantization.observers import OBSERVERS
 from sparsebit.storage.typed import from_plain
@@ -112,8 +112,8 @@ class QuantPlan:
         try:
             plan = from_plain(cls, data)
             for tensor in plan.tensors:
-                OBSERVERS[tensor.spec.observer](**tensor.spec.observer_options)
-        except (TypeError, ValueError, LookupError) as error:
+                OBSERVERS.make(tensor.spec.observer, **tensor.spec.observer_options)
+        except (TypeError, ValueError, LookupError, PlugInError) as error:
             raise SparsebitError(f"this is not a saved plan: {error}") from None
         names = {tensor.name for tensor in plan.tensors}
         if len(names) != len(plan.tensors) or any(
