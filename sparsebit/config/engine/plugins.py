@@ -98,7 +98,9 @@ class PlugIns(Registry[R]):
             if isinstance(value, str) and value in self:
                 return self.canonical(value)
             wrong = self.canonical(value) if isinstance(value, str) else show(value)
-            raise Refused(expected, suggest(wrong, list(self)))
+            hint = suggest(wrong, list(self))
+            own = "; a plug-in of yours must be imported first (--plug-in FILE on the command line)"
+            raise Refused(expected, hint + own * hint.startswith("there are"))
 
         return Read(parse, expected, {"anyOf": [{"enum": sorted(self)}, {"type": "string"}]})
 
