@@ -68,7 +68,11 @@ def quantize(
         asked = load_llm_config(config)
         settings = asked.settle_device(torch.cuda.device_count)
         _require_float(model)
-        source = WeightSource.open(model, settings.DEVICE)
+        tensors = model.parameters() if isinstance(model, nn.Module) else ()
+        with torch.inference_mode(
+            any(one.is_inference() for one in tensors)
+        ):  # such tensors are read only in it
+            source = WeightSource.open(model, settings.DEVICE)
         _require_device(source, asked.DEVICE)
         with torch.inference_mode(False):  # its tensors could not be learned from
             return _quantize(source, data, settings, tokenizer, folder, progress)
@@ -289,6 +293,15 @@ def _require_float(model: object) -> None:
     if not isinstance(model, nn.Module | str | os.PathLike):
         got = "None" if model is None else with_article(type(model).__name__)
         raise SparsebitError("llm.quantize takes a torch.nn.Module or a folder", got=got)
+    if isinstance(model, nn.Module):
+        wide = (name for name, one in model.named_parameters() if one.dtype == torch.float64)
+        if (name := next(wide, None)) is not None:
+            raise SparsebitError(
+                "language models are quantized in float32",
+                where=name,
+                got="float64",
+                hint="call model.float() first",
+            )
 
 
 def _data_is_needed(what: str) -> SparsebitError:
