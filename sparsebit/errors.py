@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,10 @@ class RegistryError(SparsebitError, LookupError):
     """A plug-in name that is unknown or already in use."""
 
 
+class PlugInError(SparsebitError):
+    """A plug-in raised an exception, or did something that no plug-in of its kind may do."""
+
+
 class ExportError(SparsebitError):
     """A model could not be written, or the file does not compute what the model computes."""
 
@@ -97,10 +102,48 @@ def located(where: str) -> Iterator[None]:
     try:
         yield
     except SparsebitError as error:
-        if type(error) is not SparsebitError or error.where is not None:
+        if type(error) not in (SparsebitError, PlugInError) or error.where is not None:
             raise
         parts = {"expected": error.expected, "got": error.got, "hint": error.hint}
-        raise SparsebitError(error.message, where=where, **parts) from None
+        raise type(error)(error.message, where=where, **parts) from None
+
+
+@contextmanager
+def running_plug_in(doing: str, *plug_ins: object) -> Iterator[None]:
+    """Exceptions of a user's plug-in inside the block become an error of ours, with the line that raised.
+
+    Otherwise a ``TypeError`` of an observer would be reported as one of the model that is running. ``plug_ins`` are
+    classes or their objects; exceptions of the library's own are unchanged.
+
+    Example:
+        >>> class Mine:
+        ...     __module__ = "mine"
+        >>> with running_plug_in("the observer 'mine' cannot measure 'conv1'", Mine()):
+        ...     [][3]
+        Traceback (most recent call last):
+            ...
+        sparsebit.errors.PlugInError: the observer 'mine' cannot measure 'conv1': IndexError: list index out of range
+          where: line 2 of <doctest sparsebit.errors.running_plug_in[1]>
+          next:  correct the plug-in
+    """
+    try:
+        yield
+    except (SparsebitError, MemoryError):
+        raise
+    except Exception as error:
+        if all(one.__module__.startswith("sparsebit.") for one in plug_ins) or _is_out_of_memory(error):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = [one for one in frames if "site-packages" not in one.filename][-1]
+        raise PlugInError(
+            f"{doing}: {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}",
+            where=f"line {frame.lineno} of {frame.filename}",
+            hint="correct the plug-in",
+        ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return type(error).__name__ == "OutOfMemoryError"  # torch's, which this module does not import
 
 
 class SpecializationWarning(UserWarning):

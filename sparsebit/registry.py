@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
@@ -44,7 +45,7 @@ class Registry(Mapping[str, T]):
         def add(item: Item) -> Item:
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
                 raise RegistryError(
-                    f"{name!r} is not a name for a {self.kind}", expected="a text of one line"
+                    f"{name!r:.80} is not a name for {with_article(self.kind)}", expected="a text of one line"
                 )
             self._require_kind(item)
             key = self.canonical(name)
@@ -74,6 +75,25 @@ class Registry(Mapping[str, T]):
                 f"{kind.__qualname__} is not {with_article(self.kind)}{which}",
                 hint=f"derive it from {of.__module__}.{of.__qualname__} and write its methods",
             )
+        for name, method in vars(of).items():
+            if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+                self._require_signature(kind, name, method)
+
+    def _require_signature(self, kind: type, name: str, method: Callable[..., object]) -> None:
+        """Raise unless the class's method can be called with as many arguments as its base's."""
+        own = getattr(kind, name)
+        if own is method or not inspect.isfunction(own):
+            return
+        wanted = inspect.signature(method).parameters.values()
+        count = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in wanted)
+        try:
+            inspect.signature(own).bind(*range(count))
+        except TypeError as error:
+            raise RegistryError(
+                f"{kind.__qualname__}.{name} cannot be called as the method of {with_article(self.kind)}: {error}",
+                expected=f"def {name}({', '.join(one.name for one in wanted)})",
+                got=f"def {name}{inspect.signature(own)}",
+            ) from None
 
     def remove(self, name: str) -> None:
         """Remove a plug-in (tests and notebooks register again)."""
@@ -83,8 +103,8 @@ class Registry(Mapping[str, T]):
     def __getitem__(self, name: str) -> T:
         try:
             return self._items[self.canonical(name)]
-        except KeyError:
-            near = difflib.get_close_matches(name.lower(), self._items, n=1)
+        except (KeyError, AttributeError, TypeError):  # a name that is not a text is unknown too
+            near = difflib.get_close_matches(str(name).lower(), self._items, n=1)
             advice = f"did you mean {near[0]!r}? " if near else ""
             raise RegistryError(
                 f"no {self.kind} named {name!r:.80}",

@@ -134,6 +134,21 @@ def test_plug_ins_of_another_kind_are_refused() -> None:
         registry.register("circle")(type("Circle", (), {"area": Square.area}))
 
 
+def test_a_method_that_takes_other_arguments_is_refused() -> None:
+    registry: Registry[object] = Registry("shape", Shape)
+    with pytest.raises(RegistryError, match=r"Square.area cannot be called[\s\S]*def area\(self, unit\)"):
+        registry.register("square")(type("Square", (Shape,), {"area": lambda self, unit: 1.0}))
+    registry.register("square")(type("Square", (Shape,), {"area": lambda self, unit=1: 1.0}))
+
+
+def test_a_name_that_is_not_a_text_is_unknown() -> None:
+    registry: Registry[int] = Registry("shape")
+    registry.register("circle")(1)
+    for name in (None, 3, ["circle"]):
+        with pytest.raises(RegistryError, match="there are: circle"):
+            registry[name]  # type: ignore[index]
+
+
 def test_a_clash_with_something_long_is_told_in_short() -> None:
     registry = shapes()
     registry.register("long")("x" * 10_000)

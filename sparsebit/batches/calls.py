@@ -71,8 +71,17 @@ def device_of(model: object, default: torch.device | str = "cpu") -> torch.devic
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """The same value with every tensor on one device."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+    """The same value with every tensor on one device; an error for a tensor without values."""
+
+    def move(tensor: Tensor) -> Tensor:
+        if tensor.is_meta and device.type != "meta":
+            raise SparsebitError(
+                "a tensor of the data is on the meta device, which keeps no values",
+                hint="create it on a real device",
+            )
+        return tensor.to(device)
+
+    return pytree.tree_map_only(Tensor, move, value)
 
 
 def copied(call: Call) -> Call:

@@ -130,6 +130,8 @@ class ModelInputs:
         """Every batch of a loader as a call, on a device; see ``read_batches``."""
         for item in read_batches(loader, batches, what, shown):
             args, kwargs, *_ = self.batch(item, feed)
+            if any(self.example):
+                require_dense(args, kwargs)
             yield Call(args, kwargs) if device is None else Call(*to_device((args, kwargs), device))
 
     def labelled(self, item: Any) -> Batch:

@@ -25,7 +25,7 @@ def command_to_copy(verb: str, *arguments: object, **options: object) -> str:
         sparsebit export net.py:make --pruned 'my net; ls' --output ./-a
     """
     given = [
-        f"--{name} {_quoted(one)}"
+        f"--{name.replace('_', '-')} {_quoted(one)}"
         for name, value in options.items()
         for one in (value if isinstance(value, list) else [] if value is None else [value])
     ]

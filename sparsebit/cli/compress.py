@@ -119,6 +119,7 @@ def _next(arguments: argparse.Namespace) -> str:
     words = command_to_copy(
         "export",
         arguments.model,
+        plug_in=arguments.plug_in,
         weights=arguments.weights,
         pruned=[*arguments.pruned, *([made / "pruned"] if (made / "pruned").is_dir() else [])],
         quantized=made / "quantized",

@@ -86,6 +86,13 @@ def _declare(parser: argparse.ArgumentParser, command: Command, name: str) -> No
     command.add_arguments(parser)
     common = parser.add_argument_group("for every command")
     common.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    common.add_argument(
+        "--plug-in",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="file.py or package.module that registers plug-ins of yours, imported first; may be repeated",
+    )
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     if command.resume:
         common.add_argument("--resume", action="store_true", help=command.resume)
@@ -114,11 +121,17 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
 
             require_one_process()
             require_named_things(arguments)
+            if arguments.plug_in:  # before configs are read, which may name what they register
+                from sparsebit.cli.reference import import_code
+
+                with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                    _load_torch(interrupt)
+                    for place in arguments.plug_in:
+                        import_code(place)
             command.check(arguments)
             require_outputs(arguments)
             if command.loads_torch:
-                with waiting("loading torch"), interrupt.waiting():
-                    importlib.import_module("torch")
+                _load_torch(interrupt)
             with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                 outcome = command.run(arguments)  # the user's code may print: not into the JSON
             if as_json:
@@ -142,6 +155,11 @@ def run(words: Sequence[str] | None, entries: Sequence[Entry], *, version: str =
         # an OSError is a disk that is full, or a folder that may not be written to
         code = USER_MISTAKE if isinstance(error, SparsebitError | OSError) else TROUBLE
         return _fail(error, code, as_json, debug)
+
+
+def _load_torch(interrupt: _Interrupt) -> None:
+    with waiting("loading torch"), interrupt.waiting():
+        importlib.import_module("torch")
 
 
 def _interrupted(arguments: argparse.Namespace) -> str:

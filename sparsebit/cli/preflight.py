@@ -51,6 +51,13 @@ def require_named_things(arguments: argparse.Namespace) -> None:
             _require_file(what, "file")
         else:
             require_reference(what, "model")
+    for plug_in in getattr(arguments, "plug_in", ()):
+        if plug_in.endswith(".py"):
+            _require_file(plug_in, "file")
+        elif not all(part.isidentifier() for part in plug_in.split(".")):
+            raise UsageError(
+                f"--plug-in {plug_in!r} is not a file or a module", expected="file.py or package.module"
+            )
     for kind, path in given(_FILES):
         _require_file(path, "weights file" if kind == "weights" else "file")
     folders = [*given(_FOLDERS), *(("pruned", folder) for folder in getattr(arguments, "pruned", ()))]

@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     next_step = command_to_copy(
         "quantize",
         arguments.model,
+        plug_in=arguments.plug_in,
         weights=arguments.weights,
         pruned=[*arguments.pruned, arguments.output],
         data=BLANK,

@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> Outcome:
     next_step = command_to_copy(
         "export",
         arguments.model,
+        plug_in=arguments.plug_in,
         weights=arguments.weights,
         pruned=arguments.pruned,
         quantized=arguments.output,

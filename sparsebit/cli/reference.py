@@ -39,12 +39,17 @@ def resolve(reference: str, kind: str) -> Any:
         kind: what it is for, for the message: "model", "data".
     """
     place, name = require_reference(reference, kind)
-    found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
+    found: Any = import_code(place)
     for part in name.split("."):
         if not hasattr(found, part):
             raise _missing(dir(found), part, place, kind)
         found = getattr(found, part)
     return found
+
+
+def import_code(place: str) -> ModuleType:
+    """The module of ``file.py`` or ``package.module``."""
+    return _load_file(place) if place.endswith(".py") else _load_module(place)
 
 
 def resolve_function(reference: str, kind: str) -> Callable[..., Any]:

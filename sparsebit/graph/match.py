@@ -22,7 +22,7 @@ from types import EllipsisType
 from torch.fx import GraphModule, Node
 
 from sparsebit.errors import GraphError
-from sparsebit.graph.ops import bind, op_name
+from sparsebit.graph.ops import OPS, bind, op_name
 
 ANY = "*"  # as an input: any value; as an operator: any operator, known or not
 
@@ -222,6 +222,9 @@ class _Search:
     def __init__(self, gm: GraphModule, pattern: Pattern, index: NodeIndex) -> None:
         self.gm, self.pattern, self.index = gm, pattern, index
         self.ops = {op.name: op for op in pattern.ops}
+        for kind in (kind for op in pattern.ops for kind in op.kinds):
+            if isinstance(kind, str) and kind != ANY:
+                OPS[kind]  # an unknown name, which could never match, is an error with the nearest one
         self.matches: list[Match] = []
         self.refusals: list[Refusal] = []
         self.taken: set[Node] = set()

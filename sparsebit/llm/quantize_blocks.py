@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig, load_llm_config
-from sparsebit.errors import SparsebitError, with_article
+from sparsebit.errors import PlugInError, SparsebitError, located, running_plug_in, with_article
+from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route, find_route
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
@@ -24,7 +25,9 @@ from sparsebit.llm.finished_blocks import FinishedBlocks, config_text, digest_ou
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import LanguageModel, LayerRecord, Made, is_quantized
 from sparsebit.llm.methods.pipeline import Pipeline
-from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf
+from sparsebit.llm.methods.preparation import Preparation, PrepareBlock
+from sparsebit.llm.methods.solver import SolvedMatrix, SpecOf, require_solved
+from sparsebit.llm.methods.tuner import Tuner
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.solve_outside import solve_outside
 from sparsebit.llm.tokens import Text, as_ids, read_tokenizer, require_known, require_positions, windows
@@ -65,7 +68,11 @@ def quantize(
         asked = load_llm_config(config)
         settings = asked.settle_device(torch.cuda.device_count)
         _require_float(model)
-        source = WeightSource.open(model, settings.DEVICE)
+        tensors = model.parameters() if isinstance(model, nn.Module) else ()
+        with torch.inference_mode(
+            any(one.is_inference() for one in tensors)
+        ):  # such tensors are read only in it
+            source = WeightSource.open(model, settings.DEVICE)
         _require_device(source, asked.DEVICE)
         with torch.inference_mode(False):  # its tensors could not be learned from
             return _quantize(source, data, settings, tokenizer, folder, progress)
@@ -102,7 +109,7 @@ def _quantize(
         if sequences is None:
             raise _data_is_needed("BUDGET")
         choose_widths(source, plan, settings, route, sequences[: settings.BUDGET.SAMPLES])
-    prepare = [one.start(source.model, route) for one in pipeline.preparations]
+    prepare = [_start_preparation(one, source.model, route) for one in pipeline.preparations]
     streams = _start(source, route, sequences, pipeline, half=settings.CALIBRATION.DTYPE == "bfloat16")
     order = list(enumerate(route.order))
     for index, number in shown_progress(order, "quantizing blocks", shown=progress):
@@ -208,8 +215,43 @@ def _compress(
         targets = list(floats[0] if tuner.follow and floats is not None else plain)
         if 0 < tuner.follow < 1:
             targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
-        solved = tuner.tune(every, targets, solved)
+        solved = _tuned(tuner, every, targets, solved, spec_of)
     return solved, floats, run_block(runs.first, None if pipeline.tuners else replay)
+
+
+def _start_preparation(method: Preparation, model: nn.Module, route: Route) -> PrepareBlock:
+    """The function that a preparation applies to each block."""
+    who = f"the method {type(method).__name__}"
+    with running_plug_in(f"{who} cannot start", method):
+        change = method.start(model, route)
+
+    def prepare(runs: BlockRuns, spec_of: SpecOf) -> None:
+        with running_plug_in(f"{who} cannot prepare {runs.name!r}", method):
+            change(runs, spec_of)
+
+    return prepare
+
+
+def _tuned(
+    tuner: Tuner, runs: BlockRuns, targets: Sequence[Tensor], before: Sequence[SolvedMatrix], spec_of: SpecOf
+) -> list[SolvedMatrix]:
+    """What a tuner makes of a solved block: the same matrices, each still exactly what its spec asks for."""
+    who = f"the method {type(tuner).__name__}"
+    with running_plug_in(f"{who} cannot train {runs.name!r}", tuner):
+        after = tuner.tune(runs, targets, before)
+        kept = [one.matrix for one in after] == [one.matrix for one in before]
+    if not kept:
+        raise PlugInError(
+            f"{who} did not return the matrices of {runs.name!r}",
+            expected=f"the {len(before)} that were solved",
+            got=str(len(after)),
+        )
+    for one, old in zip(after, before, strict=True):
+        spec = spec_of(one.matrix.name)
+        assert spec is not None
+        with located(f"{runs.name}.{one.matrix}"):
+            require_solved(who, one.solved, old.solved.weight, spec)
+    return after
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:
@@ -251,6 +293,15 @@ def _require_float(model: object) -> None:
     if not isinstance(model, nn.Module | str | os.PathLike):
         got = "None" if model is None else with_article(type(model).__name__)
         raise SparsebitError("llm.quantize takes a torch.nn.Module or a folder", got=got)
+    if isinstance(model, nn.Module):
+        wide = (name for name, one in model.named_parameters() if one.dtype == torch.float64)
+        if (name := next(wide, None)) is not None:
+            raise SparsebitError(
+                "language models are quantized in float32",
+                where=name,
+                got="float64",
+                hint="call model.float() first",
+            )
 
 
 def _data_is_needed(what: str) -> SparsebitError:

@@ -16,7 +16,7 @@ from sparsebit.llm.blocks.streams import Streams
 from sparsebit.llm.folders.source import WeightSource
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.rtn import Rtn
-from sparsebit.llm.methods.solver import Solver, output_loss
+from sparsebit.llm.methods.solver import Solver, output_loss, solve_weight
 from sparsebit.llm.plan import Plan
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import first_input
@@ -37,7 +37,7 @@ def solve_outside(source: WeightSource, plan: Plan, solver: Solver, data: Stream
                 solved, tokens = Rtn(steps=24).solve(weight, None, spec), 0
                 solved = solved.noted("pruned by magnitude" if spec.code is None else "rounded to nearest")
             else:
-                solved, tokens = solver.solve(weight, seen, spec), seen.tokens
+                solved, tokens = solve_weight(solver, weight, seen, spec), seen.tokens
         loss = output_loss(weight, solved.weight, None if seen is None else seen.mean_gram())
         made = solved.made(alike[0], loss, tokens)
         found += [made._replace(name=name) for name in alike]

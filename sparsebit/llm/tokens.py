@@ -24,8 +24,9 @@ def as_ids(data: Text, tokenizer: Any = None) -> Tensor:
         tensor([1, 2, 3])
     """
     if isinstance(data, Tensor):
-        if data.is_floating_point():
-            raise SparsebitError("token ids must be integers", got=f"a tensor of {data.dtype}")
+        if data.is_floating_point() or data.is_complex() or data.dtype == torch.bool or data.is_meta:
+            got = "a tensor on the meta device" if data.is_meta else f"a tensor of {data.dtype}"
+            raise SparsebitError("token ids must be integers", got=got)
         return data.flatten().long().cpu()
     if isinstance(data, (str, os.PathLike)):
         if tokenizer is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -105,8 +105,7 @@ def build_graph(
 
 def make_recovery(config: QConfig, quantizers: Iterable[Quantizer]) -> list[Algorithm]:
     """The steps in order; created with the model, so that a wrong option is reported before any work."""
-    kinds: Mapping[str, Callable[..., Algorithm]] = ALGORITHMS
-    made = [kinds[step.name](**step.options) for step in config.SCHEDULE.RECOVERY]
+    made: list[Algorithm] = [ALGORITHMS.make(step.name, **step.options) for step in config.SCHEDULE.RECOVERY]
     rounding = any(isinstance(quantizer, AdaRound) for quantizer in quantizers)
     if rounding and not any(isinstance(step, Reconstruction) for step in made):
         made.insert(0, AdaRoundLayers())  # the others then see what was decided

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -61,6 +62,8 @@ def save_checkpoint(qmodel: QuantModel, folder: str | os.PathLike[str], *, float
         _save(qmodel, folder, floats=floats)
 
 
+@torch.no_grad()
+@torch.inference_mode(False)  # tensors that are packed in it cannot be read
 def _save(qmodel: QuantModel, folder: str | os.PathLike[str], *, floats: bool) -> None:
     quantizers = qmodel.quantizers
     for name, quantizer in quantizers.items():

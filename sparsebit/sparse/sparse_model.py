@@ -95,7 +95,7 @@ class SparseModel(nn.Module):
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
             self.cfg.require_matched(self.pruner.pattern_layers(), dict(self.model.named_modules()))
-        self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64, device="cpu"))
         self.masks = MaskStore(self.pruner.everything())
         self.masked = MaskedGraph(self.model)
         self.decided = False  # whether calc_params() or step() has chosen anything yet

@@ -18,6 +18,7 @@ from sparsebit.batches import (
     example_from,
     few,
 )
+from sparsebit.errors import SparsebitError
 
 X, Y = torch.zeros(1), torch.ones(1)
 
@@ -217,3 +218,20 @@ def test_a_model_that_takes_the_dict_itself_is_told_how() -> None:
 def test_feed_is_a_function(wrong: Any) -> None:
     with pytest.raises(DataError, match="feed cannot be called"):
         ModelInputs(one).batch(X, wrong)
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (torch.ones(2, 2, device="meta"), "a tensor of the data is on the meta device"),
+        (torch.ones(2, 2).to_sparse(), r"must be dense tensors\n.*sparse_coo"),
+        (
+            torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+            r"must be dense tensors\n.*nested",
+        ),
+    ],
+)
+def test_batches_without_plain_values_are_refused(batch: torch.Tensor, told: str) -> None:
+    inputs = ModelInputs(nn.Linear(2, 2), torch.zeros(1, 2))
+    with pytest.raises(SparsebitError, match=told):
+        list(inputs.calls([batch], device=torch.device("cpu")))

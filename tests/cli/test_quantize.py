@@ -10,6 +10,7 @@ import pytest
 
 from sparsebit.__main__ import main
 from sparsebit.quantization import QuantModel
+from sparsebit.quantization.observers import OBSERVERS
 from tests.cli.conftest import Cli, left_behind
 
 DATA = ("--data", "net.py:batches")
@@ -95,3 +96,43 @@ def test_long_recovery_goes_on_where_it_stopped(
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+PLUG_IN = """
+from sparsebit.quantization.observers import MinMax, register_observer
+
+@register_observer("test_cli_own")
+class Own(MinMax):
+    def update(self, state, x):
+        return super().update(state, x)
+"""
+
+
+def test_plug_ins_are_imported_before_the_config_is_read(cli: Cli, place: Path) -> None:
+    (place / "mine.py").write_text(PLUG_IN)
+    words = ("quantize", "net.py:make", *DATA, "--set", "A.OBSERVER.TYPE=test_cli_own", "--output", "q")
+    done = cli(*words)
+    assert done.code == 2 and "(--plug-in FILE on the command line)" in done.err
+    try:
+        done = cli(*words, "--plug-in", "mine.py")
+        assert done.code == 0 and "export net.py:make --plug-in mine.py --quantized q" in done.out
+        assert cli("profile", "net.py:make", "--quantized", "q", *DATA).code == 0
+    finally:
+        OBSERVERS.remove("test_cli_own")
+    done = cli("profile", "net.py:make", "--quantized", "q", *DATA)
+    assert done.code == 2 and "no observer named 'test_cli_own'\n  next: import the file that" in done.err
+
+
+@pytest.mark.parametrize(
+    ("plug_in", "message"),
+    [
+        ("gone.py", "no such file: gone.py"),
+        ("", "--plug-in '' is not a file or a module"),
+        ("gone", "no module named 'gone'"),
+        ("wrong.py", "the file 'wrong.py' failed: ZeroDivisionError"),
+    ],
+)
+def test_plug_ins_that_cannot_be_imported(cli: Cli, place: Path, plug_in: str, message: str) -> None:
+    (place / "wrong.py").write_text("1 / 0")
+    done = cli("schema", "--plug-in", plug_in)
+    assert done.code == 2 and message in done.err

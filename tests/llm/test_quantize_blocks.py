@@ -66,7 +66,9 @@ def test_inference_mode_changes_nothing(made_inside: bool) -> None:
     model = DECODERS["llama"]()
     with torch.inference_mode():
         model = DECODERS["llama"]() if made_inside else model
-        found = llm.quantize(model, tokens(), config, progress=False).weights
+        small = llm.quantize(model, tokens(), config, progress=False)
+    found = small.weights
+    assert made_inside or small(tokens(8)[None]).logits.requires_grad  # used outside, with gradients
     assert all(torch.equal(found[name].numbers(), held.numbers()) for name, held in wanted.items())
 
 
@@ -285,6 +287,8 @@ def test_what_is_quantized_already_or_not_a_model_is_refused(tmp_path: Path) -> 
     for wrong, said in ((3, "an int"), (None, "None")):
         with pytest.raises(SparsebitError, match=rf"takes a torch.nn.Module or a folder\n.*got: +{said}"):
             llm.quantize(wrong, tokens(), CONFIG)  # type: ignore[arg-type]
+    with pytest.raises(SparsebitError, match=r"in float32\n[\s\S]*float64\n.*call model.float\(\) first"):
+        llm.quantize(DECODERS["llama"]().double(), tokens(), CONFIG, progress=False)
     with pytest.raises(SparsebitError, match=r"takes a torch.nn.Module or a folder[\s\S]*a dict"):
         llm.quantize({}, None, {"METHOD": "rtn"})  # type: ignore[arg-type]
 

@@ -71,6 +71,12 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     for data, made, said in (
         ("a text", None, "text needs a tokenizer"),
         (torch.ones(3), None, "token ids must be integers"),
+        (torch.ones(3, dtype=torch.bool), None, r"token ids must be integers\n.*torch.bool"),
+        (
+            torch.ones(3, dtype=torch.int64, device="meta"),
+            None,
+            r"token ids must be integers\n.*on the meta device",
+        ),
         (tmp_path / "gone.txt", tokenizer(), "there is no file"),
         ("gone.txt", tokenizer(), "there is no file"),
         (tmp_path / "bytes", tokenizer(), "is not UTF-8 text"),

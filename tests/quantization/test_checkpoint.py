@@ -392,3 +392,10 @@ def test_fields_of_another_type_are_our_error(saved: Path, key: str, value: Any)
     edit_manifest(saved, lambda manifest: manifest["content"].update({key: value}))
     with pytest.raises(SparsebitError):
         QuantModel.load(saved, residual())
+
+
+def test_a_model_is_saved_in_inference_mode(tmp_path: Path) -> None:
+    qmodel = quantized(residual(), config())
+    with torch.inference_mode():
+        qmodel.save(tmp_path / "saved")
+    assert torch.equal(QuantModel.load(tmp_path / "saved", residual())(images()), qmodel(images()))

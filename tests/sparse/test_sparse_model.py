@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from sparsebit.batches import DataError
 from sparsebit.errors import ConfigError, SparsebitError
-from sparsebit.sparse import SPARSERS, SparseModel
+from sparsebit.sparse import SPARSERS, SparseModel, prune
 from tests.sparse.nets import assert_same, images, labels, make, perceptron, residual, widths
 
 BATCHES = [(images(), labels()), (images(2), labels(2))]
@@ -333,3 +333,19 @@ def test_a_mode_that_is_refused_switches_nothing() -> None:
     smodel.model.keep_operations()
     assert smodel.train() is smodel
     assert smodel.training and smodel.model.training
+
+
+@pytest.mark.parametrize("settings", [{}, {"STRATEGY": "taylor"}, {"SCOPE": "global", "TARGET": "macs"}])
+def test_the_default_device_of_torch_changes_nothing(settings: dict[str, Any]) -> None:
+    """With ``torch.set_default_device("cuda")``, the labels of channels could not be read as numbers."""
+    config = {
+        "SPARSER": {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, **settings},
+        "DEVICE": "cpu",
+    }
+    found = []
+    for device in ("cpu", "meta"):
+        net, x = residual(), images()
+        with torch.device(device):
+            small = prune(net, config, BATCHES, loss=functional.cross_entropy, example_inputs=x)
+        found.append(small(x))
+    assert torch.equal(*found)

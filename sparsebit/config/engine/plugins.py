@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 
 from sparsebit.config.engine.problems import Problem, either, show, suggest
 from sparsebit.config.engine.values import Read, Refused
-from sparsebit.errors import ConfigError, RegistryError, SparsebitError, with_article
+from sparsebit.errors import ConfigError, RegistryError, SparsebitError, running_plug_in, with_article
 from sparsebit.registry import Item, Registry
 
 
@@ -98,7 +98,9 @@ class PlugIns(Registry[R]):
             if isinstance(value, str) and value in self:
                 return self.canonical(value)
             wrong = self.canonical(value) if isinstance(value, str) else show(value)
-            raise Refused(expected, suggest(wrong, list(self)))
+            hint = suggest(wrong, list(self))
+            own = "; a plug-in of yours must be imported first (--plug-in FILE on the command line)"
+            raise Refused(expected, hint + own * hint.startswith("there are"))
 
         return Read(parse, expected, {"anyOf": [{"enum": sorted(self)}, {"type": "string"}]})
 
@@ -133,11 +135,22 @@ class PlugInClasses(Registry[K], Generic[K, R]):
         keep = super().register(name, replace=replace)
 
         def add(item: Item) -> Item:
+            if not isinstance(item, type):
+                raise RegistryError(
+                    f"{item!r:.80} is not the class of {with_article(self.kind)}",
+                    hint="register the class itself, not an object of it",
+                )
             keep(item)
             self.rules.add(self.canonical(name), rule)
             return item
 
         return add
+
+    def make(self, name: str, *args: Any, **options: Any) -> Any:
+        """An object of a registered class."""
+        kind: Any = self[name]
+        with running_plug_in(f"the {self.kind} {name!r} cannot be made", kind):
+            return kind(*args, **options)
 
     def remove(self, name: str) -> None:
         """Remove a class and the rule for its name."""
@@ -240,5 +253,6 @@ def _refusals(plug_in: str, kind: type[Any], options: Mapping[str, object]) -> I
     except SparsebitError as error:
         hint = error.message if error.expected else ""
         yield Problem(expected=error.expected or error.message, got=error.got or got, hint=hint)
-    except (TypeError, ValueError) as error:
-        yield Problem(expected=f"options that {plug_in} accepts", got=got, hint=str(error))
+    except Exception as error:
+        hint = str(error) if isinstance(error, TypeError | ValueError) else f"{type(error).__name__}: {error}"
+        yield Problem(expected=f"options that {plug_in} accepts", got=got, hint=hint)

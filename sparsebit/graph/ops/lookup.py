@@ -135,7 +135,12 @@ def register_op(
     if not replace:
         _refuse_clash(spec)
     _LAYERS.append(spec)
-    _add(spec)
+    try:
+        _add(spec)
+    except Exception:  # a wrong entry leaves nothing behind, so that it can be corrected and registered again
+        _LAYERS.remove(spec)
+        _add_again()
+        raise
     return spec
 
 
@@ -147,6 +152,10 @@ def unregister_op(name: str) -> None:
             f"operator {name!r} is part of the library", hint="register_op(..., replace=True) overrides it"
         )
     _LAYERS.remove(spec)
+    _add_again()
+
+
+def _add_again() -> None:
     for index in (_BY_TARGET, _CHOICES, _CLASS_NAMES):
         index.clear()
     for known in list(OPS):

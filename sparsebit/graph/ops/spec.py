@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,12 @@ def parse_signature(text: str) -> Signature:
         >>> parse_signature("input, *shape, dim=0")
         Signature(names=('input', 'shape', 'dim'), defaults={'dim': 0}, variadic='shape')
     """
-    arguments = ast.parse(f"def f({text}): ...").body[0].args  # type: ignore[attr-defined]
+    try:
+        arguments = ast.parse(f"def f({text}): ...").body[0].args  # type: ignore[attr-defined]
+    except SyntaxError as error:
+        raise RegistryError(
+            f"the signature {text!r:.80} cannot be read: {error.msg}", expected='as in a def: "input, dim=0"'
+        ) from None
     plain, late = [a.arg for a in arguments.args], [a.arg for a in arguments.kwonlyargs]
     defaults = dict(zip(reversed(plain), map(ast.literal_eval, reversed(arguments.defaults)), strict=False))
     defaults |= {name: ast.literal_eval(d) for name, d in zip(late, arguments.kw_defaults, strict=True) if d}
@@ -146,6 +151,17 @@ class OpSpec:
 
     def __post_init__(self) -> None:
         where = f"operator {self.name!r}"
+        for name, kind in _TYPES.items():
+            if not isinstance(getattr(self, name), kind):
+                raise RegistryError(
+                    f"{name} of an operator cannot be {getattr(self, name)!r:.80}",
+                    where=where,
+                    expected="a text"
+                    if kind is str
+                    else "a tuple of texts"
+                    if kind is tuple
+                    else "a mapping",
+                )
         named = [*self.activations, *filter(None, (self.weight, self.bias))]
         if not isinstance(self.targets, tuple | list):
             raise RegistryError(
@@ -164,7 +180,7 @@ class OpSpec:
                 )
         if missing := [name for name in named if name not in self.parameters]:
             raise RegistryError(
-                f"{', '.join(missing)}: not an argument of the operator",
+                f"{', '.join(map(str, missing))}: not an argument of the operator",
                 where=where,
                 expected=f"one of {', '.join(self.parameters)}",
                 hint="name it in signature=..., or drop it from activations, weight and bias",
@@ -185,6 +201,14 @@ class OpSpec:
 
     def __repr__(self) -> str:
         return f"<operator {self.name}>"
+
+
+# What a mistake in would be found only when a graph is read.
+_TYPES: dict[str, type[Any]] = {
+    **dict.fromkeys(("signature", "placed_as", "channels", "sizes"), str),
+    **dict.fromkeys(("overloads", "orders", "aliases", "attributes", "implied"), Mapping),
+    **dict.fromkeys(("activations", "class_names"), tuple),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -25,6 +25,7 @@ from sparsebit.llm.methods.solver import (
     SpecOf,
     WeightSpec,
     output_loss,
+    solve_weight,
 )
 from sparsebit.llm.weights.uses import Matrix, Use, WatchWeights, stores_transposed
 from sparsebit.quantization.calibration.spill_list import SpillList
@@ -86,7 +87,7 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
                 views = [stored(parameters, matrix) for matrix in matrices]
                 # Weights with the same input are solved as the rows of one matrix: their columns are the same.
                 with located(_full_name(runs, matrices[0])):
-                    together = solver.solve(torch.cat(views), found, spec)
+                    together = solve_weight(solver, torch.cat(views), found, spec)
                 if gram is None:
                     together = together.noted(UNREACHED)
                 for matrix, view, solved in zip(matrices, views, split_rows(together, views), strict=True):
@@ -144,7 +145,7 @@ def solve_without_data(runs: BlockRuns, spec_of: SpecOf, solver: Solver) -> list
             matrix = Matrix(name, expert, transposed)
             weight = stored({name: parameter}, matrix)
             with located(_full_name(runs, matrix)):
-                solved = solver.solve(weight.clone(), None, spec)
+                solved = solve_weight(solver, weight.clone(), None, spec)
             loss = output_loss(weight.float(), solved.weight, None)
             weight.copy_(solved.weight)
             done.append(SolvedMatrix(matrix, solved, 0, loss))

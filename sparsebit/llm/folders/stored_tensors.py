@@ -94,5 +94,5 @@ def open_tensors(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except (OSError, SafetensorError) as error:
+    except (OSError, MemoryError, SafetensorError) as error:  # MemoryError: larger than the address space
         raise ArtifactError("a weights file cannot be read", where=str(path), got=str(error)[:200]) from None

@@ -27,7 +27,7 @@ class Pipeline(NamedTuple):
         made: dict[Moment, list[Any]] = {"before": [], "solve": [], "after": []}
         needing = []
         for step in steps:
-            moment, method = METHOD_RULES[step.name].moment, METHODS[step.name](**step.options)
+            moment, method = METHOD_RULES[step.name].moment, METHODS.make(step.name, **step.options)
             made[moment].append(method)
             if moment != "solve" or method.needs_data:
                 needing.append(step.name)

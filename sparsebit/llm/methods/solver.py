@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError, running_plug_in
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics.finite import is_finite
 from sparsebit.numerics.packed import PackedTensor
 
 
@@ -88,6 +89,49 @@ class Solver(Protocol):
     def solve(self, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec) -> Solved:
         """The weight [out, in] on a grid of this spec."""
         ...
+
+
+def solve_weight(
+    solver: Solver, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec
+) -> Solved:
+    """What a solver makes of a weight; an error if that is not what the spec asks for."""
+    kind = type(solver).__name__
+    with running_plug_in(f"the method {kind} cannot solve this weight", solver):
+        solved = solver.solve(weight, statistics, spec)
+        require_solved(f"the method {kind}", solved, weight, spec)
+    return solved
+
+
+def require_solved(who: str, solved: Any, weight: Tensor, spec: WeightSpec) -> None:
+    """Raise unless a solution of this weight is complete, finite, and exactly what its spec asks for.
+
+    Losses are computed from the solution, and files hold its quantized values: both must be the same numbers.
+    """
+    if not isinstance(solved, Solved):
+        raise PlugInError(f"{who} did not return a solution", expected="Solved", got=f"{solved!r:.80}")
+    for name in ("weight", "latent", "kept"):
+        one = getattr(solved, name)
+        if not (isinstance(one, Tensor) and one.shape == weight.shape) and not (
+            name == "kept" and one is None
+        ):
+            got = f"shape {list(one.shape)}" if isinstance(one, Tensor) else f"{one!r:.80}"
+            raise PlugInError(
+                f"{who} returned a wrong {name}", expected=f"shape {list(weight.shape)}", got=got
+            )
+    grid, kept = solved.grid, solved.kept
+    wrong = {
+        f"a weight of {weight.dtype}": solved.weight.dtype == weight.dtype,
+        "finite weights": is_finite(solved.weight),
+        f"a grid of {spec.code or 'None'}": (None if grid is None else grid.code) == spec.code,
+        "a remark that is a text": isinstance(solved.remark, str | None),
+        "zeros where it keeps no weights": kept is None or not solved.weight[kept == 0].any(),
+    }
+    if grid is not None:
+        rounded = grid.scale.to(spec.scale_dtype).to(grid.scale.dtype)
+        wrong[f"scales in {spec.scale_dtype}"] = torch.equal(rounded, grid.scale)
+        wrong["weights on the grid"] = torch.equal(grid.snap(solved.weight), solved.weight)
+    if expected := next((what for what, holds in wrong.items() if not holds), None):
+        raise PlugInError(f"{who} returned a solution that cannot be stored as it is", expected=expected)
 
 
 def output_loss(weight: Tensor, solved: Tensor, gram: Tensor | None) -> float:

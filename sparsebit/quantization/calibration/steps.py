@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from sparsebit.batches import Feed, NoBatchesError, explained, to_device
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError, running_plug_in
 from sparsebit.processes import (
     failing_together,
     gather_values,
@@ -21,7 +22,7 @@ from sparsebit.processes import (
     take_from_first,
     world_size,
 )
-from sparsebit.quantization.algorithms import Job
+from sparsebit.quantization.algorithms import Algorithm, Job
 from sparsebit.quantization.calibration.round import CalibrationRound, require_finite_tensors
 from sparsebit.quantization.calibration.spill_list import SpillList
 from sparsebit.quantization.quantizers import Quantizer
@@ -78,7 +79,7 @@ def finish_round(
             if before := [step for step in qmodel.recovery if step.stage == "before"]:
                 calibration.drop_backup()
                 for step in before:
-                    step.apply(job)
+                    _run_step(step, job)
                 calibration.measure_again(shown)
             if asym:
                 calibration.finish_in_order(qmodel.weights(), w_quant=w_quant, a_quant=a_quant, shown=shown)
@@ -87,7 +88,7 @@ def finish_round(
             require_grids(calibration.quantizers.values())
         if after := [step for step in qmodel.recovery if step.stage == "after"]:
             for step in after:
-                step.apply(job)
+                _run_step(step, job)
             require_grids(qmodel.quantizers.values())
             names = ", ".join(step.NAME for step in after)
             require_finite_tensors(qmodel.model, where=f"after {names}", hint="leave out a recovery step")
@@ -96,10 +97,31 @@ def finish_round(
     qmodel.record.sample = calibration.inputs[0] if len(calibration.inputs) else None
 
 
+def _run_step(step: Algorithm, job: Job) -> None:
+    """Run a recovery step; an error if it wrote into weights, which the user's model shares."""
+    own = {id(one) for quantizer in job.quantizers.values() for one in quantizer.parameters()}
+    weights = {name: one for name, one in job.gm.named_parameters() if id(one) not in own}
+    before = {name: _sums(one) for name, one in weights.items()}
+    with running_plug_in(f"the recovery step {step.NAME!r} failed", step):
+        step.apply(job)
+    if changed := [name for name, one in weights.items() if _sums(one) != before[name]]:
+        raise PlugInError(
+            f"the recovery step {step.NAME!r} wrote into {changed[0]!r}, which your model shares",
+            hint="use layer.set(weight=...) instead, and load the model again: its weights have changed",
+        )
+
+
+def _sums(tensor: Tensor) -> list[str]:
+    values = tensor.detach()
+    return [str(float(one.sum(dtype=torch.float64))) for one in (values, values.abs())]  # also of NaN
+
+
 def require_grids(quantizers: Iterable[Quantizer]) -> None:
     """Raise for a grid that nothing can be rounded to; the quantizers and steps of others compute some."""
     for quantizer in quantizers:
-        if (expected := quantizer.find_problem()) is not None:
+        with running_plug_in(f"the quantizer of {quantizer.name!r} gave no grid", quantizer):
+            expected = quantizer.find_problem()
+        if expected is not None:
             raise SparsebitError(
                 f"calibration gave {quantizer.name!r} a grid that cannot be used",
                 expected=expected,

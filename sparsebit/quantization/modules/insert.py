@@ -8,7 +8,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config import QConfig, Side, TensorSpec
-from sparsebit.errors import GraphError
+from sparsebit.errors import GraphError, PlugInError, running_plug_in
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.graph.ops.spec import nodes_in
 from sparsebit.graph.passes.edit import set_module, shallow_copy
@@ -23,7 +23,8 @@ HOME = "quantizers"  # the part of the graph module that holds those of activati
 
 def make_quantizer(name: str, side: Side, spec: TensorSpec, layout: Layout | None = None) -> Quantizer:
     """The quantizer for a spec; ``register_quantizer`` adds kinds."""
-    return QUANTIZERS[spec.quantizer](name, side, spec, layout)
+    made: Quantizer = QUANTIZERS.make(spec.quantizer, name, side, spec, layout)
+    return made
 
 
 def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
@@ -42,10 +43,10 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
             continue
         if node.op == "call_module":
             path, source = str(node.target), gm.get_submodule(str(node.target))
-            set_module(gm, path, kind(source, config))
+            set_module(gm, path, _make(kind, source, config))
         else:
             path = f"{_home(gm)}_{node.name}"
-            set_module(gm, path, kind(node, config))
+            set_module(gm, path, _make(kind, node, config))
             tensors = tuple(nodes_in(node.args)) + tuple(nodes_in(tuple(node.kwargs.values())))
             with gm.graph.inserting_before(node):
                 new = gm.graph.call_module(path, tensors)
@@ -57,6 +58,18 @@ def replace_registered(gm: GraphModule, config: QConfig) -> tuple[str, ...]:
     if replaced:
         gm.recompile()
     return tuple(replaced)
+
+
+def _make(kind: type[nn.Module], source: nn.Module | Node, config: QConfig) -> nn.Module:
+    """A user's class in place of an operator."""
+    with running_plug_in(f"{kind.__qualname__} cannot be made for {source!r:.80}", kind):
+        made = kind(source, config)
+    if not hasattr(made, "_modules"):
+        raise PlugInError(
+            f"{kind.__qualname__}.__init__ does not call the one of its base class",
+            hint="begin it with super().__init__()",
+        )
+    return made
 
 
 def build_own_quantizers(gm: GraphModule, config: QConfig, nodes: tuple[str, ...]) -> None:

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.batches import Call
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.errors import PlugInError, RegistryError, SparsebitError, running_plug_in
 from sparsebit.graph.capture.snapshot import undisturbed
 from sparsebit.graph.ops import OPS
 from sparsebit.graph.ops.lookup import is_own_class
 from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.graph.run import evaluating
+from sparsebit.graph.value import TensorInfo, describe
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.recomputed import recompute_input
 from sparsebit.quantization.switches import switch
@@ -158,23 +159,44 @@ def quantized_leaf(module: nn.Module, op: str | None, weight_quantizer: Quantize
 
 
 def require_same_results(gm: GraphModule, example: Call) -> None:
-    """Raise if ``with_weight`` of a registered operator computes something else than its module, on the example."""
+    """Run what users registered on the example: ``with_weight`` must compute what its module computes.
+
+    A class in place of an operator may compute something else, but of the same shape and type.
+    """
     kinds: dict[nn.Module, Any] = {leaf: type(leaf) for leaf in gm.modules()}
-    leaves = [
-        leaf
+    checks: dict[nn.Module, Callable[..., None]] = {
+        leaf: _compare_results
         for leaf, kind in kinds.items()
         if hasattr(kind, "run_with_weight") and is_own_class(kind.stands_for)
-    ]
-    if not any(example) or not leaves:
+    }
+    for node in gm.graph.nodes:
+        if node.op == "call_module" and isinstance(leaf := gm.get_submodule(str(node.target)), QuantOpr):
+            checks[leaf] = functools.partial(_compare_kinds, node)
+    if not any(example) or not checks:
         return
     with ExitStack() as stack:
         stack.enter_context(undisturbed(gm))
         stack.enter_context(evaluating(gm, if_possible=True))
         stack.enter_context(torch.no_grad())
-        for leaf in leaves:
-            handle = leaf.register_forward_pre_hook(_compare_results, with_kwargs=True)
+        for leaf, check in checks.items():
+            handle = leaf.register_forward_pre_hook(check, with_kwargs=True)
             stack.callback(handle.remove)
         gm(*example.args, **example.kwargs)
+
+
+def _compare_kinds(node: Node, leaf: QuantOpr, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    name = type(leaf).__qualname__
+    with running_plug_in(f"{name} cannot run in place of {node.name!r}", leaf):
+        found = leaf.forward(*args, **kwargs)
+    before = node.meta.get("value")
+    if isinstance(before, TensorInfo) and (after := describe(found)) != before:
+        raise PlugInError(
+            f"the result of {name} cannot take the place of that of {node.name!r}",
+            expected=f"{before.dtype} of shape {list(before.shape)}",
+            got=f"{after.dtype} of shape {list(after.shape)}"
+            if isinstance(after, TensorInfo)
+            else str(after),
+        )
 
 
 def _compare_results(leaf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -187,7 +209,15 @@ def _compare_results(leaf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             f"with_weight of {name} raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
             expected="with_weight(module, weight, *inputs)",
         ) from error
-    if found.shape != exact.shape or (found - exact).norm() > 1e-3 * exact.norm():
+    if not isinstance(found, Tensor) or (found.shape, found.dtype) != (exact.shape, exact.dtype):
+        raise PlugInError(
+            f"with_weight of {name} does not return a tensor like that of its forward",
+            expected=f"{exact.dtype} of shape {list(exact.shape)}",
+            got=f"{found.dtype} of shape {list(found.shape)}"
+            if isinstance(found, Tensor)
+            else f"{found!r:.80}",
+        )
+    if (found - exact).norm() > 1e-3 * exact.norm():
         raise SparsebitError(
             f"with_weight of {name} does not compute what its forward computes, given the same weight",
             expected=f"a result like forward's, of shape {list(exact.shape)}",

@@ -13,6 +13,7 @@ from sparsebit.quantization.observers.base import (
     register_observer,
     require_finite,
     require_range,
+    require_state,
 )
 from sparsebit.quantization.observers.histogram import Histogram, HistogramObserver
 from sparsebit.quantization.observers.kl_histogram import KLHistogram
@@ -42,4 +43,5 @@ __all__ = [
     "register_observer",
     "require_finite",
     "require_range",
+    "require_state",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsebit.config.engine.plugins import PlugInClasses, name_to_register
 from sparsebit.config.quantization.plugins import BOTH_STATIC, OBSERVER_RULES, STATIC_A, NameRule
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError
 from sparsebit.numerics import CodeType
 from sparsebit.numerics.finite import all_finite
 from sparsebit.numerics.snapping import compute_dtype
@@ -144,6 +144,21 @@ def observe(observer: Observer[Any], x: Tensor, code: CodeType) -> Range:
     return require_range(observer, observer.finish(measure_whole(observer, x), code), like=x)
 
 
+def require_state(observer: Observer[Any], state: Any) -> Any:
+    """The state that an observer returned, if it is a named tuple of tensors."""
+    if (
+        isinstance(state, tuple)
+        and hasattr(state, "_fields")
+        and all(isinstance(one, Tensor) for one in state)
+    ):
+        return state
+    raise PlugInError(
+        f"the observer {type(observer).__name__} did not return a state",
+        expected="a named tuple of tensors, from init, update and merge",
+        got=f"{state!r:.200}",
+    )
+
+
 def require_range(observer: Observer[Any], found: Any, like: Tensor | None) -> Range:
     """What an observer returned, if it is a range: the mistake of a plug-in would become wrong numbers.
 
@@ -153,7 +168,7 @@ def require_range(observer: Observer[Any], found: Any, like: Tensor | None) -> R
     lo, hi = found if isinstance(found, tuple) and len(found) == 2 else (None, None)
     if not isinstance(lo, Tensor) or not isinstance(hi, Tensor) or not _is_range(lo, hi, like):
         rows = "C" if like is None else len(like)
-        raise SparsebitError(
+        raise PlugInError(
             f"the observer {type(observer).__name__} did not return a range",
             expected=f"Range(lo, hi): floating-point tensors [{rows}], finite, with lo <= 0 <= hi",
             got=f"{found!r:.200}",
@@ -171,7 +186,7 @@ def _is_range(lo: Tensor, hi: Tensor, like: Tensor | None) -> bool:
 
 def measure_whole(observer: Observer[State], x: Tensor) -> State:
     """The state of a complete tensor [C, N]. Raises ``CalibrationError`` on NaN or infinity."""
-    state = observer.update(observer.init(x), x)
+    state: State = require_state(observer, observer.update(observer.init(x), x))
     if x.numel() and not observer.is_finite(state):
         require_finite(x)
     return state

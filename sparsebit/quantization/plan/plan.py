@@ -8,9 +8,10 @@ from typing import Any
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.display import in_notebook, printable
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, RegistryError, SparsebitError
 from sparsebit.numerics import Layout
 from sparsebit.quantization.observers import OBSERVERS
+from sparsebit.quantization.quantizers import QUANTIZERS
 from sparsebit.storage.typed import from_plain
 
 INSIDE = "it is computed inside"  # the reason for an activation that is fused into the operator before it
@@ -112,8 +113,14 @@ class QuantPlan:
         try:
             plan = from_plain(cls, data)
             for tensor in plan.tensors:
-                OBSERVERS[tensor.spec.observer](**tensor.spec.observer_options)
-        except (TypeError, ValueError, LookupError) as error:
+                OBSERVERS.make(tensor.spec.observer, **tensor.spec.observer_options)
+                QUANTIZERS[tensor.spec.quantizer]
+        except RegistryError as error:
+            raise SparsebitError(
+                f"the saved plan names a plug-in that is not registered: {error.message}",
+                hint="import the file that registers it first (on the command line: --plug-in FILE)",
+            ) from None
+        except (TypeError, ValueError, LookupError, PlugInError) as error:
             raise SparsebitError(f"this is not a saved plan: {error}") from None
         names = {tensor.name for tensor in plan.tensors}
         if len(names) != len(plan.tensors) or any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 
 from sparsebit.config import Side, TensorSpec
 from sparsebit.display import printable
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.numerics.snapping import kernels_run_on, snap_tensor
+from sparsebit.numerics.unwritten import lending
 from sparsebit.processes import is_distributed, sum_tensors
 from sparsebit.quantization.observers import (
     OBSERVERS,
@@ -26,6 +28,7 @@ from sparsebit.quantization.observers import (
     observe,
     require_finite,
     require_range,
+    require_state,
 )
 from sparsebit.quantization.quantizers import measured
 from sparsebit.quantization.quantizers.prepared_kernels import PreparedKernels
@@ -77,7 +80,7 @@ class Quantizer(nn.Module):
         self.substitute: Substitute | None = None
         self.processes = 1
         self.ready: tuple[Tensor, Tensor] | None = None
-        self.observer: Observer[Any] = OBSERVERS[spec.observer](**spec.observer_options)
+        self.observer: Observer[Any] = OBSERVERS.make(spec.observer, **spec.observer_options)
         self._state: Any = None
         self._batches = self._rows = 0  # rows of the first batch
         self._some = torch.empty(0)  # of its values
@@ -139,7 +142,10 @@ class Quantizer(nn.Module):
         grid = self.grid()  # what counts: training may have pushed a learned scale below zero
         right = {
             "finite scales above 0": bool((grid.scale.isfinite() & (grid.scale > 0)).all()),
-            "finite zero points": bool(grid.zero_point.isfinite().all()),
+            f"whole zero points from {self.code.low} to {self.code.high}": bool(
+                ((grid.zero_point == grid.zero_point.round()) & (grid.zero_point >= self.code.low)).all()
+                & (grid.zero_point <= self.code.high).all()
+            ),
         }
         return next((what for what, holds in right.items() if not holds), None)
 
@@ -183,15 +189,20 @@ class Quantizer(nn.Module):
         if self.layout.kind == "token" or x.numel() == 0:
             return
         measured.require_real(self.name, x, self._batches)
-        seen = self._rows_of(x)
-        if self._state is None:
-            self._rows = seen.shape[0]
-            self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
-        elif self._rows != seen.shape[0]:
-            raise self._other_channels(x, self._rows)
-        self._state = self.observer.update(
-            self.observer.init(seen) if self._state is None else self._state, seen
-        )
+        with self._measuring(x):
+            seen = self._rows_of(x)
+            if self._state is None:
+                self._rows = seen.shape[0]
+                self._some = seen[..., :: max(1, seen.numel() // 256)].clone()
+            elif self._rows != seen.shape[0]:
+                raise self._other_channels(x, self._rows)
+            state = self.observer.init(seen) if self._state is None else self._state
+            self._state = require_state(self.observer, self.observer.update(state, seen))
+
+    def _measuring(self, *tensors: Tensor) -> AbstractContextManager[None]:
+        """Mistakes of the observer, or of the quantizer, are reported as theirs."""
+        named = f"the observer {self.spec.observer!r} or the quantizer {self.spec.quantizer!r}"
+        return lending(f"{named} failed on {self.name!r}", (self.observer, self), *tensors)
 
     def remember(self) -> Callable[[], None]:
         """A function that restores the measurements made so far, so that a batch can be left out."""
@@ -204,7 +215,8 @@ class Quantizer(nn.Module):
 
     def fields_to_check(self) -> list[Tensor]:
         """Tensors that are finite if all observed values were; none without data."""
-        return [] if self._state is None else self.observer.fields_to_check(self._state)
+        with self._measuring():
+            return [] if self._state is None else list(self.observer.fields_to_check(self._state))
 
     def require_finite(self, x: Tensor, batch: int) -> None:
         """Raise if a tensor to observe holds NaN or infinity, and name the batch of calibration."""
@@ -222,9 +234,10 @@ class Quantizer(nn.Module):
 
     def observe_whole(self, x: Tensor) -> None:
         """Measure a complete tensor, such as a weight, and set its range."""
-        prepared = self.prepare(x.detach())
         try:
-            ranges = [observe(self.observer, block, self.code) for block in row_blocks(prepared, self.layout)]
+            with self._measuring(x):
+                blocks = row_blocks(self.prepare(x.detach()), self.layout)
+                ranges = [observe(self.observer, block, self.code) for block in blocks]
         except CalibrationError as error:
             raise CalibrationError(
                 f"{self.name!r} cannot be quantized: {error.message}",
@@ -238,7 +251,8 @@ class Quantizer(nn.Module):
         """Compute a grid from the measurements of all processes."""
         if self.layout.kind == "token":
             return
-        state = merge_across_processes(self.observer, self._state, self.scale.device)
+        with self._measuring():
+            state = merge_across_processes(self.observer, self._state, self.scale.device)
         if state is None:
             raise SparsebitError(
                 f"{self.name!r} received no data",
@@ -250,7 +264,8 @@ class Quantizer(nn.Module):
                 f"{self.name!r} cannot be calibrated: it was NaN or infinite in some batch",
                 hint="look at the data and the weights; a float16 model may also have overflowed",
             )
-        found = self.observer.finish(state, self.code)
+        with self._measuring():
+            found = self.observer.finish(state, self.code)
         lo, hi = require_range(self.observer, found, like=self._some if self._rows else None)
         self._use_range(lo, hi, None)
         self._state = None
@@ -295,11 +310,18 @@ class Quantizer(nn.Module):
         self.set_range(self.followed[0], self.followed[1], None)
 
     def _use_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
-        self.set_range(lo, hi, x)
+        with self._measuring(*(() if x is None else (x,))):
+            self.set_range(lo, hi, x)
         if not self.calibrated:
-            raise SparsebitError(
+            raise PlugInError(
                 f"the quantizer {self.spec.quantizer!r} set no grid for {self.name!r}",
                 hint="call set_grid in set_range",
+            )
+        if self.scale.shape not in (lo.shape, (1,)):
+            raise PlugInError(
+                f"the quantizer {self.spec.quantizer!r} set a grid of another shape for {self.name!r}",
+                expected=f"a scale and a zero point of shape {list(lo.shape)}, one for each row",
+                got=str(list(self.scale.shape)),
             )
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
@@ -384,7 +406,27 @@ class Quantizer(nn.Module):
         ready = self.ready
         if ready is not None and ready[0] is x:
             return ready[1]
-        return self.snap(x) if x.numel() else x  # an expert that no token went to
+        if not x.numel():  # an expert that no token went to
+            return x
+        return self.snap(x) if self.PLAIN else self._require_same_kind(self.snap(x), x)
+
+    def _require_same_kind(self, result: Any, x: Tensor) -> Tensor:
+        """The result of a class that transforms its tensors, if it can take the place of the tensor."""
+        if isinstance(result, Tensor) and (result.shape, result.dtype) == (x.shape, x.dtype):
+            return result
+        if (
+            isinstance(result, Tensor)
+            and result.shape == x.shape
+            and torch.is_autocast_enabled(x.device.type)
+        ):
+            return result
+        raise PlugInError(
+            f"the quantizer {self.spec.quantizer!r} of {self.name!r} did not return a tensor like its input",
+            expected=f"{x.dtype} of shape {list(x.shape)}",
+            got=f"{result.dtype} of shape {list(result.shape)}"
+            if isinstance(result, Tensor)
+            else repr(result),
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:
         """Move to another device with the model, but not to half precision: the grid keeps its dtype."""

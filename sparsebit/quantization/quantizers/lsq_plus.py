@@ -35,7 +35,8 @@ class LSQPlus(LSQ):
 
     def first_observer(self) -> Observer[Any]:
         """The observer that the config names."""
-        return OBSERVERS[self.spec.observer](**self.spec.observer_options)
+        made: Observer[Any] = OBSERVERS.make(self.spec.observer, **self.spec.observer_options)
+        return made
 
     def set_range(self, lo: Tensor, hi: Tensor, x: Tensor | None) -> None:
         """Set the first grid: from the weight's standard deviation (eq. 8), or from the measured range."""

@@ -39,6 +39,11 @@ def register_quantizer(kind: Any = None, *, name: str | None = None, replace: bo
                 f"{cls.__qualname__} is written for the 2022 Sparsebit: nothing here calls its {', '.join(old)}",
                 hint="write set_range, prepare or grid instead; docs/how-to/quantizer.md says what each one does",
             )
+        if not cls.forward.__module__.startswith("sparsebit."):
+            raise RegistryError(
+                f"{cls.__qualname__} overrides forward, which measures, switches and exports",
+                hint="write prepare or snap instead; docs/how-to/quantizer.md says what each one does",
+            )
         return QUANTIZERS.register(label, replace=replace)(cls)
 
     return add if kind is None else add(kind)

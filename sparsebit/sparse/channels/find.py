@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.digest import graph_digest
+from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import why
@@ -22,6 +23,7 @@ Array = np.ndarray
 Classes = dict[int, np.ndarray]  # of every array of labels, by its id
 
 
+@on_cpu
 def find_groups(
     gm: GraphModule,
     *,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.runtime.timing import measured_seconds
 from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
@@ -90,7 +91,10 @@ class ChannelPruner(Pruner):
 
     def everything(self) -> dict[str, Tensor]:
         """All channels stay."""
-        return {group.name: torch.ones(group.channels, dtype=torch.bool) for group in self.groups.free}
+        return {
+            group.name: torch.ones(group.channels, dtype=torch.bool, device="cpu")
+            for group in self.groups.free
+        }
 
     def tensor_masks(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Masks of all tensors; everything that a channel owns is removed with it."""
@@ -110,6 +114,7 @@ class ChannelPruner(Pruner):
             found.append(ReportRow(name=group.name, before=group.channels, after=after, note=note))
         return found
 
+    @on_cpu
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsebit.errors import SparsebitError, with_article
+from sparsebit.errors import PlugInError, with_article
+from sparsebit.numerics.unwritten import lending
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.evidence.statistic import Evidence, wide
@@ -46,10 +47,11 @@ def score_group(
 
 def score_rows(sparser: Sparser, rows: Rows) -> Tensor:
     """The scores of a criterion, [R] in floating point; an error if it returned anything else than one for each row."""
-    found: Any = sparser.score(rows)
+    with lending(f"the criterion {type(sparser).__name__} failed on {rows.name!r}", [sparser], rows.weight):
+        found: Any = sparser.score(rows)
     if not isinstance(found, Tensor) or found.is_complex() or found.numel() != len(rows.weight):
         shape = f" {list(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else ""
-        raise SparsebitError(
+        raise PlugInError(
             f"the criterion {type(sparser).__name__} did not return one score for each row",
             where=rows.name,
             expected=f"a tensor [{len(rows.weight)}] of real numbers",

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.sparse.choose.budget import normalize
 from sparsebit.sparse.choose.masks import (
@@ -45,6 +46,7 @@ class WeightPruner(Pruner):
             return "it computes the outputs; set SPARSER.CLASSIFIER: true to prune it as well"
         return None
 
+    @on_cpu
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:

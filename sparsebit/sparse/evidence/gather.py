@@ -94,7 +94,7 @@ def gather(
                 activations.update(batch)
             if differentiated:
                 gradients.update(batch, loss)
-    return {**gradients.states.finish(batches), **activations.finish(batches)}
+    return {**gradients.finish(batches), **activations.finish(batches)}
 
 
 def _from_training(
@@ -113,7 +113,7 @@ def _from_training(
         )
     for name in statistics:
         gradients.add(name, found)
-    return gradients.states.finish(1)
+    return gradients.finish(1)
 
 
 def _names(layers: Sequence[WeightedLayer], extra: Iterable[str]) -> list[str]:

@@ -152,6 +152,18 @@ class Gradients:
             found = torch.zeros_like(self.tensors[tensor]) if one is None else one
             self.states.add(name, tensor, found.detach())
 
+    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
+        """The results; an error if a statistic is 0 for every weight, as any choice would be arbitrary."""
+        found = self.states.finish(batches)
+        for name, results in found.items():
+            if results and not any(bool(one.count_nonzero()) for one in results.values()):
+                raise DataError(
+                    f"{name!r} of the loss is 0 for every weight, so all weights would seem equally unimportant",
+                    hint="look at the loss and the data: a constant or saturated loss has no gradients, "
+                    "and none are left after zero_grad()",
+                )
+        return found
+
     def _times_hessian(
         self, gradients: Mapping[str, Tensor | None], vectors: Mapping[str, Tensor]
     ) -> dict[str, Tensor | None]:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.errors import PlugInError, RegistryError, running_plug_in
+from sparsebit.numerics.unwritten import lending
 from sparsebit.registry import Registry
 
 Source = Literal["input", "output", "gradient", "curvature"]
@@ -81,23 +82,26 @@ class States:
     def add(self, name: str, tensor: str, seen: Tensor) -> None:
         """Add a batch for one statistic of one weight."""
         statistic, key = self.statistics[name], (name, tensor)
-        new = statistic.measure(seen.to(wide(seen)))
-        self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
+        with lending(f"the statistic {name!r} failed on {tensor!r}", [statistic], seen):
+            new = statistic.measure(seen.to(wide(seen)))
+            self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
         self._shapes[key] = seen.shape
 
     def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
         """The results, by statistic and weight."""
         found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
         for (name, tensor), state in self._states.items():
-            result: Any = self.statistics[name].finish(state, batches)
+            statistic = self.statistics[name]
+            with running_plug_in(f"the statistic {name!r} failed on {tensor!r}", statistic):
+                result: Any = statistic.finish(state, batches)
             shape = list(self._shapes[name, tensor])
-            per, source = self.statistics[name].per, self.statistics[name].source
+            per, source = statistic.per, statistic.source
             wanted: list[int] | None = shape[:1] if per in ("input", "output") else shape
             if per == "layer" or (per == "weight" and source in ("input", "output")):
                 wanted = None  # any shape
             if not isinstance(result, Tensor) or (wanted is not None and list(result.shape) != wanted):
                 got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
-                raise SparsebitError(
+                raise PlugInError(
                     f"the result of statistic {name!r} does not fit per = {per!r}",
                     where=tensor,
                     expected="a tensor" if wanted is None else f"a tensor {wanted}",

@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.digest import graph_digest
+from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.sparse.channels.group import ChannelGroups
 from sparsebit.sparse.shrink.alive import Alive
 from sparsebit.sparse.shrink.biases import carry_biases
@@ -101,6 +102,7 @@ class ShrinkPlan:
             )
 
 
+@on_cpu
 def make_plan(
     gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> ShrinkPlan:

@@ -119,11 +119,5 @@ def make_sparser(name: str, options: Mapping[str, object] | None = None) -> Spar
         >>> make_sparser("l1norm").needs
         frozenset()
     """
-    kind = SPARSERS[name]
-    try:
-        return kind(**(options or {}))
-    except (TypeError, ValueError) as error:
-        raise RegistryError(
-            f"the criterion {name!r} cannot be made with these options: {error}",
-            got=repr(dict(options or {})),
-        ) from None
+    made: Sparser = SPARSERS.make(name, **(options or {}))
+    return made

@@ -24,6 +24,8 @@ class Window(Settings):
         super().__post_init__()
         if self.decay > 1:
             raise ValueError("decay above 1")
+        if self.decay < 0:
+            raise KeyError("decay")
 
 
 def complaints(rule: PlugInRule, **options: object) -> list[tuple[str, str, str, str]]:
@@ -52,6 +54,7 @@ def test_the_fields_of_a_dataclass_are_its_options() -> None:
         ({"label": 1}, ("label", "a text for option label of window", "1", "")),
         ({"padded": 1}, ("padded", "true or false for option padded of window", "1", "")),
         ({"size": 0}, ("size", "an integer of at least 1 for option size of window", "0", "")),
+        ({"decay": -1}, ("", "options that window accepts", "decay=-1", "KeyError: 'decay'")),
         ({"decay": 2}, ("", "options that window accepts", "decay=2", "decay above 1")),
     ],
 )

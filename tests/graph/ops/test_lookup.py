@@ -255,6 +255,25 @@ def test_mistakes_in_a_registration_are_explained() -> None:
         register_op(name="x", targets="torch.relu", like="relu")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("overloads", "max"),
+        ("activations", 3),
+        ("class_names", None),
+        ("signature", "a b"),
+        ("placed_as", None),
+    ],
+)
+def test_a_wrong_entry_leaves_nothing_behind(registered: list[str], field: str, wrong: Any) -> None:
+    """It can be corrected and registered again, as in a notebook."""
+    with pytest.raises(RegistryError, match=field if wrong != "a b" else "signature 'a b' cannot be read"):
+        register_op(name="swish", targets=(swish,), like="relu", **{field: wrong})
+    with pytest.raises(TypeError):  # found only when it is added
+        register_op(name="swish", targets=(swish,), like="relu", class_names=([],))
+    registered.append(register_op(name="swish", targets=(swish,), like="relu").name)
+
+
 def test_a_registered_operator_can_count(registered: list[str]) -> None:
     register_op(name="swish", targets=(swish,), like="silu", macs=lambda call: call.shape("input")[0])
     registered.append("swish")

@@ -138,3 +138,10 @@ def test_wrong_registrations_are_refused() -> None:
 
     with pytest.raises(GraphError, match="'nothing' built no node"):
         replace_patterns(torch.fx.symbolic_trace(lambda x: torch.relu(x)))
+
+
+def test_an_operator_that_does_not_exist_is_an_error() -> None:
+    """It would never match, and nothing would say so."""
+    register_replacement(Pattern("typo", ops=[Op("act", "sigmoyd")]))(use_silu)
+    with pytest.raises(RegistryError, match=r"no operator named 'sigmoyd'[\s\S]*did you mean 'sigmoid'"):
+        replace_patterns(capture(nn.ReLU(), torch.zeros(1)))

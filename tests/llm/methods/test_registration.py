@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 
 from sparsebit import llm
 from sparsebit.config.llm import METHOD_RULES
-from sparsebit.errors import ConfigError, RegistryError
+from sparsebit.errors import ConfigError, PlugInError, RegistryError
 from sparsebit.llm.methods import METHODS, Solved, WeightSpec, register_method
 from sparsebit.llm.methods.grid_search import search_grid
 from tests.llm.models import DECODERS
@@ -65,3 +66,69 @@ def test_names_that_are_taken_and_classes_that_are_no_method_are_refused(name: s
     del Tuner.follow
     with pytest.raises(RegistryError, match="Tuner has no follow"):
         register_method(name, replace=True)(Tuner)
+
+
+def _noted(**wrong: Any) -> Callable[..., Any]:
+    """A solution by rounding to nearest, with these fields changed."""
+
+    def solve(self: object, weight: torch.Tensor, statistics: object, spec: WeightSpec) -> Solved:
+        grid = search_grid(weight, None, spec, steps=1)
+        right = Solved(grid.snap(weight), grid, latent=weight)
+        return right._replace(**{name: make(right) for name, make in wrong.items()})
+
+    return solve
+
+
+@pytest.mark.parametrize(
+    ("solve", "told"),
+    [
+        (
+            lambda *_: 1 / 0,
+            r"cannot solve this weight: ZeroDivisionError: .*\n  where: line \d+ of",
+        ),
+        (lambda *_: None, "did not return a solution"),
+        (_noted(weight=lambda right: right.latent), r"cannot be stored[\s\S]*expected: weights on the grid"),
+        (_noted(weight=lambda right: right.weight * torch.nan), r"cannot be stored[\s\S]*finite weights"),
+        (_noted(weight=lambda right: right.weight[:1]), "returned a wrong weight"),
+        (_noted(grid=lambda right: None), r"cannot be stored[\s\S]*a grid of int8"),
+        (_noted(grid=lambda right: 3), "AttributeError"),
+        (
+            _noted(grid=lambda right: replace(right.grid, scale=right.grid.scale.float() * 1.0001)),
+            r"cannot[\s\S]*scales in torch.float16",
+        ),
+        (
+            _noted(kept=lambda right: torch.zeros_like(right.weight)),
+            r"cannot[\s\S]*zeros where it keeps no weights",
+        ),
+        (_noted(latent=lambda right: None), "returned a wrong latent"),
+    ],
+)
+def test_a_solution_that_is_not_what_was_asked_for_is_refused(name: str, solve: Any, told: str) -> None:
+    """The loss in the report would be that of other numbers than the ones that are stored."""
+    register_method(name)(type("Mine", (), {"needs_data": False, "follow": 0.0, "solve": solve}))
+    with pytest.raises(PlugInError, match=f"the method Mine .*{told}"):
+        llm.quantize(DECODERS["llama"](), None, {"METHOD": name, "W": {"BIT": 8}}, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "told"),
+    [
+        ("tune", lambda *_: 1 / 0, "cannot train 'model.layers.0': ZeroDivisionError"),
+        (
+            "tune",
+            lambda self, runs, targets, solved: solved[:1],
+            "did not return the matrices of 'model.layers.0'",
+        ),
+        ("start", lambda *_: None, "cannot prepare 'model.layers.0': TypeError"),
+        ("start", lambda *_: 1 / 0, "cannot start: ZeroDivisionError"),
+    ],
+)
+def test_mistakes_of_preparations_and_tuners_are_reported_as_theirs(
+    name: str, method: str, kind: Any, told: str
+) -> None:
+    register_method(name)(type("Mine", (), {"follow": 0.0, method: kind}))
+    config = {"METHOD": ["rtn", name], "W": {"BIT": 8}, "CALIBRATION": {"LENGTH": 8, "SAMPLES": 1}}
+    if method == "start":
+        config["METHOD"] = [name, "rtn"]
+    with pytest.raises(PlugInError, match=f"the method Mine {told}"):
+        llm.quantize(DECODERS["llama"](), torch.arange(8)[None], config, progress=False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sparsebit.config.quantization import recovery
-from sparsebit.errors import RegistryError
+from sparsebit.errors import PlugInError, RegistryError
 from sparsebit.quantization import QuantModel
 from sparsebit.quantization.algorithms import ALGORITHMS, Algorithm, Job, Stage, register_algorithm
 from sparsebit.quantization.algorithms.layers import find_quantized_layers
@@ -101,15 +101,28 @@ def test_a_step_that_leaves_infinity_is_refused(
         QuantModel(residual(), made, images()).calibrate([images()], progress=False)
 
 
-def test_a_step_that_fails_leaves_nothing_measuring(
-    shrinking: type[Algorithm], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: Algorithm, job: Job) -> None:
-        raise KeyError("mine")
+def _fail(self: Algorithm, job: Job) -> None:
+    raise KeyError("mine")
 
-    monkeypatch.setattr(shrinking, "apply", fail)
+
+def _write(self: Algorithm, job: Job) -> None:
+    for layer in find_quantized_layers(job.gm):
+        layer.weight.data.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("apply", "told"),
+    [
+        (_fail, r"the recovery step 'shrink' failed: KeyError: 'mine'\n  where: line \d+ of .*test_base.py"),
+        (_write, r"the recovery step 'shrink' wrote into '\w+.weight', which your model shares"),
+    ],
+)
+def test_a_step_that_fails_leaves_nothing_measuring(
+    shrinking: type[Algorithm], monkeypatch: pytest.MonkeyPatch, apply: Any, told: str
+) -> None:
+    monkeypatch.setattr(shrinking, "apply", apply)
     qmodel = QuantModel(residual(), config(SCHEDULE={"RECOVERY": ["shrink"]}), images())
-    with pytest.raises(KeyError, match="mine"):
+    with pytest.raises(PlugInError, match=told):
         qmodel.calibrate([images()], progress=False)
     assert not any(q.observing for q in qmodel.quantizers.values())
 

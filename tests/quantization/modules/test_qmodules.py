@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import Node
 
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.errors import PlugInError, RegistryError, SparsebitError
 from sparsebit.graph.ops import OPS
 from sparsebit.quantization import QuantModel, QuantOpr, register_qmodule
 from sparsebit.quantization.modules.qmodules import QMODULES, quantized_leaf, unregister_qmodule
@@ -218,3 +218,26 @@ def test_what_is_not_a_module_cannot_stand_in_for_one() -> None:
         class Plain: ...
 
     assert nn.Tanh not in QMODULES
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"__init__": lambda self, source, config=None: None}, "does not call the one of its base class"),
+        ({"__init__": lambda self: None}, r"cannot be made for Linear\(.*: TypeError"),
+        ({"forward": lambda self, x: len(3)}, "cannot run in place of 'fc': TypeError"),
+        (
+            {"forward": lambda self, x: x[:1]},
+            r"the place of that of 'fc'\n  expected: torch.float32 of shape \[4, ",
+        ),
+        ({"forward": lambda self, x: None}, "the place of that of 'fc'"),
+    ],
+)
+def test_mistakes_of_a_registered_class_are_reported_as_its_own(wrong: Any, told: str) -> None:
+    methods = {"__init__": lambda self, source, config=None: QuantOpr.__init__(self), **wrong}
+    kind = register_qmodule([nn.Linear])(type("Mine", (QuantOpr,), methods))
+    try:
+        with pytest.raises(PlugInError, match=f"Mine.*{told}"):
+            QuantModel(residual(), config(), images())
+    finally:
+        unregister_qmodule(kind)

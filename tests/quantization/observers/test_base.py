@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparsebit.config import TensorSpec, load_qconfig
+from sparsebit.config import Side, TensorSpec, load_qconfig
 from sparsebit.config.quantization.plugins import OBSERVER_RULES, STATIC_A, NameRule
-from sparsebit.errors import ConfigError, RegistryError, SparsebitError
+from sparsebit.errors import ConfigError, PlugInError, RegistryError, SparsebitError
 from sparsebit.numerics import CodeType, Layout
 from sparsebit.quantization.observers import (
     ACIQ,
@@ -232,3 +232,42 @@ def test_a_range_has_the_dtype_that_its_tensor_is_computed_in() -> None:
 
     for dtype, wide in ((torch.float16, torch.float32), (torch.float64, torch.float64)):
         assert observe(Double(), torch.randn(2, 8, dtype=dtype), CodeType()).lo.dtype == wide
+
+
+class Mine(MinMax):
+    """An observer with a mistake, set by each case."""
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong", "told"),
+    [
+        ("update", lambda self, state, x: None, "the observer Mine did not return a state"),
+        ("update", lambda self, state, x: (1.0, 2.0), "the observer Mine did not return a state"),
+        (
+            "update",
+            lambda self, state, x: len(3),
+            r"failed on 'x': TypeError: .*\n  where: line \d+ of .*test_base",
+        ),
+        (
+            "update",
+            lambda self, state, x: Range(x.zero_()[:, 0], x[:, 0]),
+            "failed on 'x': it wrote into a tensor",
+        ),
+        ("finish", lambda self, state, code: [][3], "failed on 'x': IndexError"),
+        ("fields_to_check", lambda self, state: None, "failed on 'x': TypeError"),
+    ],
+)
+@pytest.mark.parametrize("side", ["W", "A"])
+def test_mistakes_of_an_observer_are_reported_as_its_own(
+    monkeypatch: pytest.MonkeyPatch, side: Side, method: str, wrong: Any, told: str
+) -> None:
+    """A TypeError would be taken for one of the model, and no state for no data."""
+    monkeypatch.setattr(Mine, method, wrong)
+    quantizer = Uniform("x", side, TensorSpec())
+    quantizer.observer = Mine()
+    with pytest.raises(PlugInError, match=told):
+        if side == "W":
+            quantizer.observe_whole(torch.ones(2, 3))
+        quantizer.observe(torch.ones(2, 3))
+        quantizer.fields_to_check()
+        quantizer.finish()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import PlugInError, SparsebitError
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.choose.scores import score_blocks, score_group, score_weights
@@ -119,6 +119,23 @@ def test_a_criterion_returns_a_score_for_each_row(wrong: Any) -> None:
     ):
         with pytest.raises(SparsebitError, match=r"Wrong did not return one score for each row[\s\S]*\[2\]"):
             find()
+
+
+def test_a_criterion_that_fails_or_writes_into_the_weights_is_named() -> None:
+    class Fails(Sparser):
+        def score(self, rows: Rows) -> torch.Tensor:
+            return len(3)  # type: ignore[arg-type,return-value]
+
+    class Writes(Sparser):
+        def score(self, rows: Rows) -> torch.Tensor:
+            return rows.weight.abs_().sum(1)
+
+    for wrong, told in (
+        (Fails(), "Fails failed on 'w': TypeError"),
+        (Writes(), "Writes failed on 'w': it wrote into"),
+    ):
+        with pytest.raises(PlugInError, match=f"the criterion .*{told}"):
+            score_weights("w", torch.ones(2, 2), wrong, {})
 
 
 def test_scores_may_be_whole_numbers() -> None:

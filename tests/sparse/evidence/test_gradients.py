@@ -100,6 +100,7 @@ def test_a_loss_in_the_output_needs_no_other() -> None:
         (DATA, lambda output, target: output, "not a number that depends on the weights"),
         (DATA, lambda output, target: output.detach().sum(), "not a number that depends on the weights"),
         (DATA, lambda *_: torch.ones((), requires_grad=True), "loss does not depend on the weights that are"),
+        (DATA, lambda output, target: (output * 0).sum(), "'gradient' of the loss is 0 for every weight"),
         ([()], functional.cross_entropy, "an empty tuple"),
     ],
 )

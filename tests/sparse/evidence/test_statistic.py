@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.errors import RegistryError, SparsebitError
+from sparsebit.errors import PlugInError, RegistryError, SparsebitError
 from sparsebit.sparse import SPARSERS, Rows, SparseModel, Sparser, register_sparser, register_statistic
 from sparsebit.sparse.evidence.activations import InputProducts
 from sparsebit.sparse.evidence.statistic import STATISTICS, States, Statistic
@@ -89,6 +89,16 @@ def test_a_result_has_the_shape_it_declares(per: Any, source: Any, result: Any) 
     states = States({"own": kind()})
     states.add("own", "conv.weight", torch.ones(3, 2))
     with pytest.raises(SparsebitError, match=f"'own' does not fit per = '{per}'[\\s\\S]*conv.weight"):
+        states.finish(1)
+
+
+@pytest.mark.parametrize("method", ["measure", "merge", "finish"])
+def test_mistakes_of_a_statistic_are_reported_as_its_own(method: str) -> None:
+    right = {"source": "input", "measure": lambda self, seen: seen}
+    states = States({"own": type("Own", (Statistic,), {**right, method: lambda self, *_: 1 / 0})()})
+    with pytest.raises(PlugInError, match=r"the statistic 'own' failed on 'conv.weight': ZeroDivisionError"):
+        states.add("own", "conv.weight", torch.ones(3, 2))
+        states.add("own", "conv.weight", torch.ones(3, 2))
         states.finish(1)
 
 

@@ -30,6 +30,7 @@ from sparsebit.graph.capture.source import Source, find_source, is_foreign, runn
 from sparsebit.graph.functional import check_branch
 from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
+from sparsebit.numerics.unwritten import version_of
 
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
 
@@ -121,11 +122,11 @@ class Recorder(TorchFunctionMode):
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call of the torch API and record it."""
         name, tensors, grad = name_of(func), real_tensors_in(args, kwargs), torch.is_grad_enabled()
-        versions = [_version(tensor) for tensor in tensors]
+        versions = [version_of(tensor) for tensor in tensors]
         if name.endswith("_") or "out" in kwargs:
             self.writes.save(tensors)
         result = self._run(func, func, (), plain_sizes(args), plain_sizes(kwargs))
-        written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
+        written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
         first = tensors[0] if tensors else None
         if not written and first is not None and first.is_inference() and result is first:
             written = tensors[:1] if _looks_in_place(name) else []  # inference mode does not count writes
@@ -159,11 +160,11 @@ class Recorder(TorchFunctionMode):
         """Run one leaf module and record it as one node."""
         with torch._C.DisableTorchFunction():
             tensors, grad = real_tensors_in(args, kwargs), torch.is_grad_enabled()
-            versions = [_version(tensor) for tensor in tensors]
+            versions = [version_of(tensor) for tensor in tensors]
             if getattr(module, "max_norm", None) is not None:  # an embedding that rescales its own rows
                 self.writes.save(list(module.parameters()))
             result = self._run(run, module, (module,), plain_sizes(args), plain_sizes(kwargs))
-            written = [t for t, version in zip(tensors, versions, strict=True) if _version(t) != version]
+            written = [t for t, version in zip(tensors, versions, strict=True) if version_of(t) != version]
             node = self.tape.add_node("call_module", path, args, kwargs, grad)
             if written and getattr(module, "inplace", False) is True:
                 private = all(self.writes.become_new_value(tensor) for tensor in written)
@@ -379,10 +380,6 @@ class Recorder(TorchFunctionMode):
 
 def _looks_in_place(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _distinct(result: Any, inputs: list[Tensor]) -> Any:
