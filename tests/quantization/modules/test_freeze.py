@@ -183,8 +183,10 @@ def test_what_needs_floats_is_refused_with_the_way_out() -> None:
         qmodel.init_QAT()
     with pytest.raises(SparsebitError, match=r"(?s)is frozen and cannot be switched to float.*thaw\(\)"):
         qmodel.set_quant(w_quant=False, a_quant=False)
+    expected = qmodel(x)
     with pytest.raises(SparsebitError, match=r"(?s)is frozen and cannot be measured again"):
         qmodel.quantizers["0.weight"].set_bit(4)
+    assert torch.equal(qmodel(x), expected)
     qmodel.thaw()
     qmodel.calibrate([x], progress=False)
 
