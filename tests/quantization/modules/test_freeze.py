@@ -213,7 +213,8 @@ def test_a_weight_that_something_reads_in_float_stays() -> None:
 def test_errors_are_still_measured_and_shown() -> None:
     qmodel, x = quantized("conv")
     qmodel.freeze()
-    errors = qmodel.get_quantization_error(x)
+    with pytest.warns(UserWarning, match="shows the errors of the activations alone"):
+        errors = qmodel.get_quantization_error(x)
     assert set(errors) == {"0", "2"} and all(float(error) >= 0 for error in errors.values())
     assert "0.weight: int8 per-channel-symmetric" in repr(qmodel)
 
