@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from sparsebit.graph.run import evaluating
 from sparsebit.llm.arguments import require_count
 from sparsebit.llm.blocks.calls import logits_of
 from sparsebit.llm.tokens import as_ids, require_known, require_positions
+
+LARGEST = math.log(sys.float_info.max)  # nats per token; a perplexity of more has no number
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ def evaluate(
                 distance += divergence(wanted, predicted) * rows.numel()
                 agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
     total = windows.numel()
-    perplexity = math.exp(loss / (count * (length - 1)))
+    mean = loss / (count * (length - 1))
+    perplexity = math.exp(mean) if mean < LARGEST else math.inf if mean > LARGEST else math.nan
     if reference is None:
         return Evaluation(perplexity, total)
     return Evaluation(perplexity, total, distance / total, agreeing / total)

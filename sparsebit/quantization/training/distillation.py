@@ -69,9 +69,9 @@ class Distillation:
 
 
 def _first_float(outputs: Any) -> Tensor:
-    found = next(
-        (x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()), None
-    )
+    """The first floating-point tensor that is not a single number, as a loss before the logits is."""
+    tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor))
+    found = next((x for x in tensors if x.is_floating_point() and x.dim()), None)
     if found is None:
         raise SparsebitError("the model returns no floating-point tensor to distill")
     return found

@@ -53,6 +53,15 @@ def test_dropout_is_off_and_the_mode_is_as_before() -> None:
     assert all(module.training for model in models for module in model.modules())
 
 
+def test_a_perplexity_without_a_number_is_infinite() -> None:
+    def certain_and_wrong(ids: torch.Tensor) -> torch.Tensor:
+        return 1e4 * nn.functional.one_hot(torch.zeros_like(ids), 7).float()
+
+    assert evaluate(certain_and_wrong, torch.ones(20, dtype=torch.long), length=5).perplexity == math.inf
+    undefined = evaluate(lambda ids: torch.full((*ids.shape, 7), torch.nan), torch.arange(5), length=5)
+    assert math.isnan(undefined.perplexity)
+
+
 def test_too_little_text_is_refused() -> None:
     with pytest.raises(SparsebitError, match="the text has 3 tokens, less than one window"):
         evaluate(Table(0), torch.arange(3), length=5)

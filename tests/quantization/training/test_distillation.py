@@ -47,6 +47,26 @@ def test_distance_is_an_average_over_all_answers() -> None:
     torch.testing.assert_close(per_token.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
 
 
+class Answers(nn.Module):
+    """A teacher whose answer is given."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self) -> Any:
+        return self.answer
+
+
+def test_a_loss_before_the_logits_is_not_distilled() -> None:
+    student, teacher = torch.randn(4, 5), torch.randn(4, 5)
+    beside = Distillation(Answers({"loss": torch.zeros(()), "logits": teacher}), 1.0, 1.0)
+    alone = Distillation(Answers(teacher), 1.0, 1.0)
+    beside.see({"loss": torch.ones(()), "logits": student}, (), {})
+    alone.see(student, (), {})
+    assert beside.mix(torch.zeros(())) == alone.mix(torch.zeros(()))
+
+
 @pytest.mark.parametrize("wrong", ["half", 2.0, -0.5, float("nan"), torch.ones(2)])
 def test_a_share_of_the_loss_is_a_number_up_to_one(wrong: Any) -> None:
     with pytest.raises(SparsebitError, match="a weight above 0 and up to 1"):
