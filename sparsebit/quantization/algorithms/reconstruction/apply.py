@@ -99,7 +99,7 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     ) -> tuple[float, float] | None:
         """Learn the rounding of a block's weights, kept if better than nearest rounding; returns both errors."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
-        samples = Samples(streams, block, self.batch, generator)
+        samples = Samples(streams, block, module, job.quantizers.values(), self.batch, generator)
         if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
             return None  # its result is integers, such as a class: there is no error to minimize
         tensors = {name: tensor for name, _, tensor in job.weights()}
