@@ -47,6 +47,16 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_runtime(parser: argparse.ArgumentParser) -> None:
+    """--runtime."""
+    parser.add_argument(
+        "--runtime",
+        choices=("onnxruntime", "openvino"),
+        default="onnxruntime",
+        help="runtime for ONNX files (onnxruntime)",
+    )
+
+
 def add_data(parser: argparse.ArgumentParser, *, required: bool = True, what: str = "to work with") -> None:
     """--data and how to read it."""
     group = parser.add_argument_group("data")

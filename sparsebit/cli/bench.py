@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.cli.arguments import add_data, add_input, add_weights, positive, seconds
+from sparsebit.cli.arguments import add_data, add_input, add_runtime, add_weights, positive, seconds
 from sparsebit.cli.command import Command, Outcome
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="samples per call (1)")
     parser.add_argument("--seconds", type=seconds, default=1.0, help="seconds to spend on each (1)")
     parser.add_argument("--threads", type=positive, metavar="N", help="threads to use; by default all cores")
-    parser.add_argument(
-        "--runtime",
-        choices=("onnxruntime", "openvino"),
-        default="onnxruntime",
-        help="runtime for ONNX files (onnxruntime)",
-    )
+    add_runtime(parser)
     add_data(parser, required=False, what="to take the input from")
 
 

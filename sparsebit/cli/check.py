@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparsebit.cli.arguments import add_data, add_input, add_model
+from sparsebit.cli.arguments import add_data, add_input, add_model, add_runtime
 from sparsebit.cli.command import Command, Outcome, UsageError
 from sparsebit.progress import waiting
 
@@ -24,12 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path, help="the ONNX file")
     add_model(parser, quantized=True)
     add_input(parser)
-    parser.add_argument(
-        "--runtime",
-        choices=("onnxruntime", "openvino"),
-        default="onnxruntime",
-        help="runtime to run it in (onnxruntime)",
-    )
+    add_runtime(parser)
     add_data(parser, required=False, what="to compare on")
 
 

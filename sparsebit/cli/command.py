@@ -17,7 +17,7 @@ class UsageError(SparsebitError):
     """A mistake in the command line, or in a file that it names."""
 
 
-def command_to_copy(verb: str, *arguments: object, **options: object) -> str:
+def command_to_copy(command: str, *arguments: object, **options: object) -> str:
     """A command line of sparsebit, quoted for the shell. Options that are None are left out, lists are repeated.
 
     Example:
@@ -29,7 +29,7 @@ def command_to_copy(verb: str, *arguments: object, **options: object) -> str:
         for name, value in options.items()
         for one in (value if isinstance(value, list) else [] if value is None else [value])
     ]
-    return " ".join(["sparsebit", verb, *map(_quoted, arguments), *given])
+    return " ".join(["sparsebit", command, *map(_quoted, arguments), *given])
 
 
 def _quoted(value: object) -> str:
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command of the command line, or one verb of a command.
+    """One command of the command line, or one action of a command.
 
     The file of a command imports the library inside ``run``: torch takes seconds to load, and ``--help`` should not.
     """
@@ -79,5 +79,5 @@ class Command:
     loads_torch: bool = True
     resume: str = ""
     """What --resume continues; empty for a command without intermediate results, which has no --resume."""
-    verbs: Mapping[str, Command] = field(default_factory=dict)
-    """Its verbs; a command with verbs has no arguments of its own."""
+    actions: Mapping[str, Command] = field(default_factory=dict)
+    """Its actions; a command with actions has no arguments of its own."""

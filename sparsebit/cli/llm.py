@@ -25,7 +25,7 @@ SAVED = "a folder that `sparsebit llm quantize` wrote"
 
 
 def _add_texts(parser: argparse.ArgumentParser, model: str, text: str, length: str = "") -> None:
-    """MODEL, --text, and how many tokens of it are used if the verb takes that as an option."""
+    """MODEL, --text, and how many tokens of it are used if the action takes that as an option."""
     parser.add_argument("origin", metavar="MODEL", help=model)
     parser.add_argument("--text", metavar="FILE", type=Path, help=f"text file {text}")
     if length:
@@ -96,6 +96,8 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 def _check_evaluate(arguments: argparse.Namespace) -> None:
     if arguments.text is None and arguments.questions is None:
         raise UsageError("llm eval needs --text or --questions")
+    if arguments.reference is not None and arguments.text is None:
+        raise UsageError("llm eval compares with --reference on --text", hint="add --text FILE")
     _check_saved(arguments)
 
 
@@ -316,7 +318,7 @@ def _asked() -> str:
         return ""
 
 
-VERBS = {
+ACTIONS = {
     "quantize": Command(
         description="Quantize the weights of a model block by block, and save them packed; a stopped run resumes.",
         add_arguments=_add_quantize,
@@ -356,5 +358,5 @@ COMMAND = Command(
         "sparsebit llm export tiny-w8 --format compressed-tensors -o tiny-ct",
         "sparsebit llm prune sparsebit.demo:language_model --hidden 0.5 -o tiny-half",
     ),
-    verbs=VERBS,
+    actions=ACTIONS,
 )

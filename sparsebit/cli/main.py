@@ -71,17 +71,19 @@ def build_parser(
 
 
 def _declare(parser: argparse.ArgumentParser, command: Command, name: str) -> None:
-    """Add a command's description and its arguments to its parser, or its verbs with theirs."""
+    """Add a command's description and its arguments to its parser, or its actions with theirs."""
     if command.examples:
         examples = "\n".join(f"  {line}" for line in command.examples)
         parser.epilog = f"{'example' if len(command.examples) == 1 else 'examples'}:\n{examples}"
     parser.description = command.description.strip()
-    if command.verbs:
-        verbs = parser.add_subparsers(metavar="ACTION", required=True, title="actions", parser_class=_Parser)
-        for verb, inner in command.verbs.items():
+    if command.actions:
+        actions = parser.add_subparsers(
+            metavar="ACTION", required=True, title="actions", parser_class=_Parser
+        )
+        for action, inner in command.actions.items():
             help = inner.description.strip().partition(".")[0]
-            own = verbs.add_parser(verb, help=help)
-            _declare(own, inner, f"{name} {verb}")
+            own = actions.add_parser(action, help=help)
+            _declare(own, inner, f"{name} {action}")
         return
     command.add_arguments(parser)
     common = parser.add_argument_group("for every command")

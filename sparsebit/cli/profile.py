@@ -28,12 +28,14 @@ def run(arguments: argparse.Namespace) -> Outcome:
     from sparsebit.analysis import profile
     from sparsebit.analysis.profiling.agreement import decibels
     from sparsebit.cli.data import open_data
-    from sparsebit.cli.model import open_compressed
+    from sparsebit.cli.model import open_model
     from sparsebit.cli.reference import blamed_on
     from sparsebit.quantization import QuantModel
+    from sparsebit.quantization.checkpoint import take_floats
 
-    model = open_compressed(arguments)
-    assert isinstance(model, QuantModel)
+    floats = open_model(arguments)
+    model = QuantModel.load(arguments.quantized, floats).eval()
+    take_floats(model, floats)
     data = open_data(arguments)
     with blamed_on("the model, called with the data,"):
         errors = profile(model, data)

@@ -55,11 +55,15 @@ class ModelDraft(FolderDraft):
     def publish(self) -> tuple[Path, ...]:
         """Move the model to its place; returns the files, the model first. The switch is a single move."""
         placed = [self.path.with_name(file.name) for file in self.files]
+        others = [
+            path for path in map(self.path.with_name, self._weights) if path.exists() and path not in placed
+        ]
+        before = weight_files(self.path) if others else set()  # of the model that this one replaces
         with writing(self.path):
             for file, place in reversed(list(zip(self.files, placed, strict=True))):
                 sync(file)
                 os.replace(file, place)
-        for name in self._weights:  # of the model that was here before
-            if self.path.with_name(name) not in placed:
-                self.path.with_name(name).unlink(missing_ok=True)
+        for other in others:
+            if other.name in before:
+                other.unlink(missing_ok=True)
         return tuple(placed)

@@ -84,8 +84,8 @@ def written_by(gm: GraphModule, node: Node) -> tuple[Node, ...]:
     return tuple(written)
 
 
-def overwritten(gm: GraphModule) -> set[Node]:
-    """The values that a later node may overwrite, directly or through a view of the same memory.
+def overwritten(gm: GraphModule) -> dict[Node, list[Node]]:
+    """The values that later nodes may overwrite, directly or through a view of the same memory, with those nodes.
 
     Code that keeps such a value beyond its last use has to copy it. Unknown operators may return views.
     """
@@ -96,19 +96,22 @@ def overwritten(gm: GraphModule) -> set[Node]:
             parent[node] = node = parent[parent[node]]
         return node
 
-    last_write: dict[Node, int] = {}
-    writes: list[tuple[Node, int]] = []
+    writes: list[tuple[Node, Node]] = []  # a written value, and the node that writes it, in order
     position: dict[Node, int] = {}
     for index, node in enumerate(gm.graph.nodes):
         position[node] = index
         targets = written_by(gm, node)
-        writes += [(target, index) for target in targets]
+        writes += [(target, node) for target in targets]
         for other in node.all_input_nodes if _may_be_view(gm, node) else targets:
             parent[root(node)] = root(other)
-    for target, index in writes:
-        group = root(target)
-        last_write[group] = max(index, last_write.get(group, -1))
-    return {node for node in position if last_write.get(root(node), -1) > position[node]}
+    by_memory: dict[Node, list[Node]] = {}
+    for target, writer in writes:
+        by_memory.setdefault(root(target), []).append(writer)
+    later = {
+        node: [writer for writer in by_memory.get(root(node), ()) if position[writer] > position[node]]
+        for node in position
+    }
+    return {node: writers for node, writers in later.items() if writers}
 
 
 def written_tensors(gm: GraphModule) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import outputs_of, run_model
 from sparsebit.llm.engines.engine import Engine, missing_modules
 from sparsebit.llm.engines.rounding import Rounding, rounded_inputs
-from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities
+from sparsebit.llm.evaluate.perplexity import divergence, log_probabilities, to_perplexity
 from sparsebit.llm.language_model import LanguageModel
 from sparsebit.llm.packed.linear import PackedLinear
 
@@ -195,9 +194,8 @@ def _perplexity(predicted: Tensor, next_ids: Tensor) -> float | None:
     """The perplexity of the tokens after the first of these distributions [tokens, vocabulary]."""
     if not len(next_ids):
         return None
-    return math.exp(
-        -float(predicted[: len(next_ids)].gather(-1, next_ids[:, None].to(predicted.device)).mean())
-    )
+    found = predicted[: len(next_ids)].gather(-1, next_ids[:, None].to(predicted.device))
+    return to_perplexity(-float(found.mean()))
 
 
 def _rounding_costs(

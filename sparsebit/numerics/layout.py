@@ -32,7 +32,7 @@ class Layout:
     - ``channel``: those with the same index along ``axes``: ``(0,)`` for a weight [out, in, ...], ``(1,)`` for an
       activation [batch, channels, ...], ``(0, 1)`` for stacked experts [experts, out, in].
     - ``group``: for weights; the elements of each channel are divided into groups of ``group_size`` along
-    ``input_axis``. The last group is shorter if the size does not divide evenly.
+      ``input_axis``. The last group is shorter if the size does not divide evenly.
     - ``token``: all elements of one position, along the last axis.
 
     ``groups`` is for the weight [in, out / groups, ...] of a grouped transposed convolution: ``axes=(1,)`` alone shares
@@ -59,6 +59,7 @@ class Layout:
             "a group needs at least one element": self.group_size is not None and self.group_size < 1,
             "groups are cut along an input axis, which cannot be an output axis too": grouped
             and self.input_axis in self.axes,
+            "there is at least one group": self.groups < 1,
             "groups are for the weight of a transposed convolution, whose output channels are on axis 1": (
                 self.groups > 1 and (self.axes != (1,) or self.kind not in ("channel", "group"))
             ),

@@ -87,15 +87,16 @@ class PackedTensor:
             bits, scale = tensors["bits"], tensors["scale"]
             if not all(type(size) is int and size >= 0 for size in shape):
                 raise ValueError(f"shape {shape}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            wide = compute_dtype(scale.dtype)
+            zero_point = tensors.get("zero_point", torch.zeros_like(scale)).to(wide)
+            order = tensors["order"].long() if "order" in tensors else None
+            held = cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
+            problem = held.find_problem()
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise SparsebitError(
                 "this is not a packed tensor", got=f"{type(error).__name__}: {error}"
             ) from None
-        wide = compute_dtype(scale.dtype)
-        zero_point = tensors.get("zero_point", torch.zeros_like(scale)).to(wide)
-        order = tensors["order"].long() if "order" in tensors else None
-        held = cls(bits, Grid(scale, zero_point, code, layout, order), shape, dtype)
-        if (problem := held.find_problem()) is not None:
+        if problem is not None:
             raise SparsebitError(f"a packed tensor is damaged: {problem} does not fit", got=f"{description}")
         return held
 

@@ -25,7 +25,7 @@ from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algori
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.modules.leaves import own_leaves
+from sparsebit.quantization.modules.leaves import own_inputs, own_leaves
 from sparsebit.quantization.modules.qmodules import QuantOpr, require_same_results
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
@@ -82,6 +82,7 @@ def build_graph(
     run_passes(captured, SIMPLIFY)
     with evaluating(captured, if_possible=True):
         run_passes(captured, (fold_computed_weights,))
+    own_inputs(captured)
     known = layers_for_config(captured)
     batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
     if config.SCHEDULE.FUSE_BN and not config.SCHEDULE.BN_TUNING:

@@ -179,6 +179,22 @@ def load_checkpoint(
     return qmodel
 
 
+def take_floats(qmodel: QuantModel, model: nn.Module) -> None:
+    """Put the float weights of a model in place of the rounded ones that were loaded, where they round to these.
+
+    Results do not change, and errors can be measured against float. Weights that were changed before rounding, by
+    recovery steps or training, stay; then the model still counts as rounded.
+    """
+    twin = type(qmodel)(model, qmodel.cfg, *qmodel.inputs.example, plan=qmodel.plan)
+    exact, left = twin.weights(), 0
+    for name, weight in qmodel.weights().items():
+        if torch.equal(qmodel.quantizers[name].snap(exact[name]), weight):
+            weight.data = exact[name].data
+        else:
+            left += 1
+    qmodel.weights_rounded = qmodel.weights_rounded and left > 0
+
+
 def _load_switches(
     qmodel: QuantModel, used: Set[str], fused: Set[str], folder: str | os.PathLike[str]
 ) -> None:

@@ -70,9 +70,10 @@ class QuantizedModule(nn.Module):
         return {quantizer.name: quantizer for quantizer in found}
 
     def weights(self) -> dict[str, Tensor]:
-        """The float weights that are quantized, by the names of their quantizers."""
+        """The float weights that are quantized, by the names of their quantizers; of frozen ones, their numbers."""
         reads = (read for node in self.model.graph.nodes for read in weights_read(self.model, node))
-        return {quantizer.name: fetch_tensor(self.model, path) for path, quantizer in reads}
+        found = {quantizer: fetch_tensor(self.model, path) for path, quantizer in reads}
+        return {q.name: q.snap(weight) if weight.is_meta else weight for q, weight in found.items()}
 
     @property
     def enable_qat(self) -> bool:
@@ -137,7 +138,7 @@ class QuantizedModule(nn.Module):
         """Store weights as quantized values and drop the floats; returns the names of those weights.
 
         The model gives the same numbers, bit for bit, and takes as much memory as its quantized weights. It can be run,
-        saved, moved, measured and exported; calibration and training need ``thaw()`` first. A weight stays in float
+        saved, moved and exported; calibration, training and profiles need ``thaw()`` first. A weight stays in float
         if an operator also reads it unquantized, or if its operator is your own ``QuantOpr``.
         """
         require_unsharded(self, "freeze()")
@@ -178,6 +179,7 @@ class QuantizedModule(nn.Module):
             is_async: True quantizes one operator at a time, so each number is that operator's own error. With False,
                 errors accumulate through the model.
         """
+        self.warn_of_rounded_weights("get_quantization_error")
         args, kwargs, *_ = to_device(self.inputs.batch(data), self.device)
         return operator_errors(self.model, args, kwargs, checker=checker, alone=is_async)
 
@@ -196,6 +198,15 @@ class QuantizedModule(nn.Module):
                 stacklevel=3,
             )
             self.weights_rounded = False
+
+    def warn_of_rounded_weights(self, what: str) -> None:
+        """Warn that errors are measured without those of the weights, if the float weights are gone."""
+        if self.weights_rounded or frozen_names(self.model):
+            warnings.warn(
+                f"{what} shows the errors of the activations alone: this model was loaded or frozen without its float "
+                "weights; measure before that, or save(folder, floats=True)",
+                stacklevel=3,
+            )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         twin = memo[id(self)] = type(self).__new__(type(self))

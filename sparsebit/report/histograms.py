@@ -34,9 +34,10 @@ def histograms(
                 hooks.enter_context(quantizer.register_forward_pre_hook(see))
         for args, kwargs in calls_of(qmodel, data, batches):
             qmodel(*args, **kwargs)
+    weights = qmodel.weights()
     for name, quantizer in quantizers.items():
         if quantizer.side == "W":
-            positions[name] = [_on_grid(quantizer, qmodel.weights()[name].detach())]
+            positions[name] = [_on_grid(quantizer, weights[name].detach())]
     return {name: _count(quantizers[name], found) for name, found in positions.items() if found}
 
 

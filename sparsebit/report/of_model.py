@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Any
 
 import torch
-import yaml
 
 from sparsebit.analysis import ErrorProfile, LayerError, profile
 from sparsebit.analysis.size import float_bytes, quantized_bytes
@@ -188,6 +187,5 @@ def _notes(
 
 
 def _configs(qmodel: QuantModel, pruning: SConfig | None) -> tuple[tuple[str, str], ...]:
-    found = [("pruning.yaml", pruning.to_dict())] if pruning is not None else []
-    found.append(("quantization.yaml", qmodel.cfg.to_dict()))
-    return tuple((title, yaml.safe_dump(config, sort_keys=False)) for title, config in found)
+    found = (("pruning.yaml", pruning), ("quantization.yaml", qmodel.cfg))
+    return tuple((title, config.to_yaml()) for title, config in found if config is not None)

@@ -15,7 +15,7 @@ def test_a_command_describes_itself_and_its_examples_start_with_its_name(entry: 
     command = entry.load()
     assert command.description.strip() and command.examples
     assert any(example.startswith(f"sparsebit {entry.name} ") for example in command.examples)
-    for one in command.verbs.values() or [command]:
+    for one in command.actions.values() or [command]:
         parser = argparse.ArgumentParser()
         one.add_arguments(parser)
         named = {action.dest for action in parser._actions}

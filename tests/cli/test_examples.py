@@ -61,14 +61,14 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
 def test_help_teaches(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
     name, command = entry.name, entry.load()
-    for words in ([name], *([name, verb] for verb in command.verbs)):
+    for words in ([name], *([name, action] for action in command.actions)):
         with pytest.raises(SystemExit) as stop:
             main([*words, "--help"])
         text = capsys.readouterr().out
         assert stop.value.code == 0 and f"sparsebit {' '.join(words)}" in text
         if words == [name]:
-            assert "example" in text and all(line in text for line in (*command.examples, *command.verbs))
-        if words != [name] or not command.verbs:
+            assert "example" in text and all(line in text for line in (*command.examples, *command.actions))
+        if words != [name] or not command.actions:
             assert "--json" in text and "--debug" in text
             assert ("--resume" in text) == (words in (["quantize"], ["compress"]))
 

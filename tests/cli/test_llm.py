@@ -26,6 +26,7 @@ from tests.storage.processes import held_by_another
         (["export", "gone", "-o", "out", "--format", "gptq"], "gone is not a saved language model"),
         (["eval", "gone", "--text", "gone.txt"], "no such file: gone.txt"),
         (["eval", "gone"], "llm eval needs --text or --questions"),
+        (["eval", "gone", "--questions", "q", "--reference", "r"], "--reference on --text"),
         (["prune", "gone", "-o", "out"], "llm prune needs --hidden, --heads or --blocks"),
         (["prune", "gone", "-o", "out", "--blocks", "1"], "llm prune --blocks needs --text"),
         (

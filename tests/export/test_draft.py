@@ -46,6 +46,17 @@ def test_weights_of_the_old_model_stay_until_the_new_one_has_taken_its_place(tmp
     assert names(tmp_path) == ["net.onnx"]
 
 
+def test_weights_of_a_model_that_was_renamed_stay(tmp_path: Path) -> None:
+    with ModelDraft(tmp_path / "net.onnx") as draft:
+        draft.write(model(1.0), external=True)
+        draft.publish()
+    (tmp_path / "net.onnx").rename(tmp_path / "old.onnx")
+    with ModelDraft(tmp_path / "net.onnx") as draft:
+        draft.write(model(2.0))
+        draft.publish()
+    assert onnx.numpy_helper.to_array(onnx.load(tmp_path / "old.onnx").graph.initializer[0])[0] == 1.0
+
+
 def test_a_stop_between_the_files_leaves_the_old_model_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,8 @@ def damaged() -> dict[str, Any]:
         "layout": but(layout={"kind": "group", "evil": 1}),
         "layout of a list": but(layout=[1]),
         "axes": but(layout={**description["layout"], "axes": ["0"]}),
+        "groups": but(layout={**description["layout"], "groups": 0, "axes": [1], "input_axis": 0}),
+        "channels that groups do not divide": but(layout={**description["layout"], "groups": 3, "axes": [1]}),
         "nothing": ({}, {}),
     }
 

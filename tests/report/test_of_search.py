@@ -1,21 +1,9 @@
-"""The report of a search, and files that cannot be written."""
+"""The report of a search."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from sparsebit.errors import SparsebitError
-from sparsebit.report import report_search, write_text
+from sparsebit.report import report_search
 from tests.report.samples import batches
-
-
-def test_files_that_cannot_be_written_say_why(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SparsebitError, match="cannot write"):
-        write_text(tmp_path / "file" / "below.txt", "text")
-    assert write_text(tmp_path / "new" / "a.txt", "é").read_text(encoding="utf-8") == "é"
 
 
 def test_a_search_becomes_a_report() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from sparsebit.errors import ArtifactError
 from sparsebit.storage import MANIFEST, folder, read_folder, read_text, text_file, write_folder, write_text
 
 
@@ -82,6 +83,13 @@ def test_a_link_is_followed_and_leftovers_are_removed(tmp_path: Path) -> None:
     write_text(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").is_symlink() and (tmp_path / "b.txt").read_text() == "new"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_place_that_cannot_be_is_told_and_a_folder_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot write"):
+        write_text(tmp_path / "file" / "below.txt", "text")
+    assert write_text(tmp_path / "new" / "a.txt", "é").read_text(encoding="utf-8") == "é"
 
 
 def test_a_file_is_read_within_limits(tmp_path: Path) -> None:

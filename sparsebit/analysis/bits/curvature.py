@@ -135,7 +135,8 @@ class Probe:
 
     @contextlib.contextmanager
     def _trainable(self) -> Iterator[dict[str, Tensor]]:
-        weights = {name: self.qmodel.weights()[name] for name in self.weights}
+        found = self.qmodel.weights()
+        weights = {name: found[name] for name in self.weights}
         with requiring_grad(weights.values(), True):
             yield weights
 

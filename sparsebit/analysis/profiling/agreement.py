@@ -14,6 +14,7 @@ from torch import Tensor
 from sparsebit.storage.typed import to_plain
 
 _RUN = 4096
+_MASK = 1e18  # numbers of this size and more say that a place is masked; their squares have no sum in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,12 @@ class Agreement:
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor) -> Agreement:
-        """The sums of one pair of tensors of equal shape."""
+        """The sums of one pair of tensors of equal shape; places that are masked in the exact one do not count."""
         x, y = exact.detach().float(), rounded.detach().float()
-        sums = torch.stack([_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y)]).tolist()
+        sums = _sums(x, y)
+        if not math.isfinite(sums[0]) and bool((masked := x.abs() >= _MASK).any()):
+            x, y = x[~masked], y[~masked]
+            sums = _sums(x, y)
         return cls(signal=sums[0], noise=sums[1], product=sums[2], other=sums[3], count=x.numel())
 
     def __add__(self, more: Agreement) -> Agreement:
@@ -76,6 +80,11 @@ class Agreement:
     def to_dict(self) -> dict[str, Any]:
         """SQNR, cosine and MSE, for JSON: an infinite SQNR becomes None."""
         return {name: to_plain(getattr(self, name)) for name in ("sqnr_db", "cosine", "mse")}
+
+
+def _sums(x: Tensor, y: Tensor) -> list[float]:
+    found: list[float] = torch.stack([_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y)]).tolist()
+    return found
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ def profile(
     together: dict[str, Agreement] = {}
     output, count = Agreement(), 0
     sums = {name: TensorSums(quantizer) for name, quantizer in active(qmodel).items()}
+    qmodel.warn_of_rounded_weights("profile")
     for args, kwargs in calls_of(qmodel, data, batches, "profiling", progress):
         count += 1
         with _watched(sums):
@@ -52,9 +53,10 @@ def profile(
         with only(qmodel, sums):
             output += outputs_agree(exact, qmodel(*args, **kwargs))
     with torch.no_grad():
+        weights = qmodel.weights()
         for name, seen in sums.items():
             if seen.quantizer.side == "W":
-                seen.add(qmodel.weights()[name])
+                seen.add(weights[name])
     tensors = {name: error for name, seen in sums.items() if (error := seen.finish()) is not None}
     return ErrorProfile(
         layers=tuple(_layers(qmodel, alone, together, tensors)),

@@ -41,7 +41,7 @@ def steps_reader(known: PlugIns[Any], example: str) -> Read:
         name, options = item, None
         if isinstance(item, Mapping) and len(item) == 1:
             name, options = next(iter(item.items()))
-        if not isinstance(name, str) or not isinstance(options or {}, Mapping):
+        if not isinstance(name, str) or not isinstance(options, Mapping | None):
             raise Refused(f"a name, or one name with its options, such as {example}")
         spelled, name = name, known.canonical(name)
         if name not in known:

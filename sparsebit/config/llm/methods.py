@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings
 from sparsebit.config.engine.steps import steps_reader
 from sparsebit.config.engine.values import NOT_NEGATIVE, PART, POSITIVE, whole
+from sparsebit.errors import ConfigError
 
 Moment = Literal["before", "solve", "after"]
 
@@ -113,6 +114,13 @@ class TuneSettings(Settings):
     zero_points: bool = False
     follow: Part = 1.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.scale_lr or self.norm_lr or self.weight_lr):
+            raise ConfigError(
+                "tune: there is nothing to learn", expected="a learning rate above 0", got="three of 0"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ class _Sizes:
         self.changes = 0
         self.known: dict[tuple[Node, int], Node] = {}
         reshaped = any(_name_of(node.target) in _RESHAPING for node in gm.graph.nodes)
-        self.unstable = overwritten(gm) if reshaped else set()
+        self.unstable = overwritten(gm) if reshaped else {}
 
     def visit(self, node: Node) -> None:
         kind = _kind_of(self.gm, node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from sparsebit.graph.run import evaluating
 from sparsebit.llm.arguments import require_count
 from sparsebit.llm.blocks.calls import logits_of
 from sparsebit.llm.tokens import as_ids, require_known, require_positions
+
+LARGEST = math.log(sys.float_info.max)  # nats per token; a perplexity of more has no number
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def evaluate(
                 distance += divergence(wanted, predicted) * rows.numel()
                 agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
     total = windows.numel()
-    perplexity = math.exp(loss / (count * (length - 1)))
+    perplexity = to_perplexity(loss / (count * (length - 1)))
     if reference is None:
         return Evaluation(perplexity, total)
     return Evaluation(perplexity, total, distance / total, agreeing / total)
@@ -120,9 +123,16 @@ def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
     return logits_of(model(rows)).float().log_softmax(-1)
 
 
+def to_perplexity(loss: float) -> float:
+    """The perplexity of a mean loss in nats; infinite if it is more than a float can hold."""
+    return math.exp(loss) if loss < LARGEST else math.inf if loss > LARGEST else math.nan
+
+
 def divergence(wanted: Tensor, found: Tensor) -> float:
     """The mean Kullback-Leibler divergence of distributions given as logarithms, in nats.
 
-    The result is at least 0: for equal distributions, rounding could make it slightly negative.
+    What ``wanted`` excludes costs nothing. The result is at least 0: for equal distributions, rounding could make it
+    slightly negative.
     """
-    return max(float((wanted.exp() * (wanted - found)).sum(-1).double().mean()), 0.0)
+    terms = (wanted.exp() * (wanted - found)).masked_fill_(wanted.isneginf(), 0.0)
+    return max(float(terms.sum(-1).double().mean()), 0.0)

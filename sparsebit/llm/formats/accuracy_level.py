@@ -54,10 +54,10 @@ def choose_levels(
 
     kept = list(range(len(products)))
     spent = cost(kept)
-    if spent > budget:
+    if not spent <= budget:  # a cost that is no number is too much
         alone = [cost([index]) for index in kept]
         kept.sort(key=alone.__getitem__)
-        while spent > budget and kept:
+        while not spent <= budget and kept:
             total, largest = 0.0, len(kept)
             # Errors of different products are nearly independent, so their costs add up. The sum predicts how many
             # products may stay, and the next measurement verifies it.

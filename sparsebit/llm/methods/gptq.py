@@ -46,6 +46,8 @@ class Gptq(GptqSettings):
         weight = weight.float()
         if statistics is None or not statistics.tokens:
             return Rtn(steps=self.steps).solve(weight, None, spec)
+        if spec.sparsity is not None:
+            spec.sparsity.require_fits(weight.shape[1])
         gram, shift = statistics.mean_gram(), statistics.mean_shift()
         dead = gram.diagonal() <= 0
         target = weight.masked_fill(dead, 0.0)

@@ -161,6 +161,11 @@ class LearnedBlock:
                 self._block.get_parameter(name).copy_(tensor)
 
 
+def unlearned(solved: Sequence[SolvedMatrix]) -> list[SolvedMatrix]:
+    """The matrices of a block in which the settings leave nothing to learn, such as the rounding of an nf4 grid."""
+    return [one._replace(solved=one.solved.noted("tuning had nothing to learn")) for one in solved]
+
+
 def token_error(output: Tensor, target: Tensor) -> Tensor:
     """Mean over tokens of ``|output - target|² / |target|²``: the error as the next block's norm sees it.
 

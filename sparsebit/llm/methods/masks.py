@@ -30,6 +30,15 @@ class Sparsity(NamedTuple):
             return cls(1 - kept / size, kept, size)
         return cls(asked) if asked else None
 
+    def require_fits(self, columns: int) -> None:
+        """Raise an error if a row of this many weights cannot be divided into groups of ``size``."""
+        if self.size is not None and columns % self.size:
+            raise SparsebitError(
+                f"{columns} input channels cannot be divided into groups of {self.size}",
+                expected="N:M sparsity with an M that divides the number of input channels",
+                hint="choose another W.SPARSITY, or leave the layer out with SPECIFIC",
+            )
+
 
 def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
     """The mask of kept weights, [out, in]: the highest scores of each row, or of every ``size`` consecutive ones.
@@ -40,12 +49,7 @@ def keep_largest(scores: Tensor, sparsity: Sparsity) -> Tensor:
     """
     rows = scores
     if sparsity.size is not None:
-        if scores.shape[1] % sparsity.size:
-            raise SparsebitError(
-                f"{scores.shape[1]} input channels cannot be divided into groups of {sparsity.size}",
-                expected="N:M sparsity with an M that divides the number of input channels",
-                hint="choose another W.SPARSITY, or leave the layer out with SPECIFIC",
-            )
+        sparsity.require_fits(scores.shape[1])
         rows = scores.reshape(-1, sparsity.size)
     kept = sparsity.kept if sparsity.size is not None else round(rows.shape[1] * (1 - sparsity.ratio))
     chosen = rows.topk(kept, dim=1).indices

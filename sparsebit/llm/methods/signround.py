@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsebit.config.llm.methods import SignRoundSettings
 from sparsebit.llm.blocks.calls import BlockRuns
-from sparsebit.llm.methods.learned_block import LearnedBlock, learn
+from sparsebit.llm.methods.learned_block import LearnedBlock, learn, unlearned
 from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import SolvedMatrix
 
@@ -30,6 +30,8 @@ class SignRound(SignRoundSettings):
         learned = LearnedBlock(runs.block, solved)
         reaches = [(one.steps, self.reach) for one in learned.matrices if one.code.is_integer]
         reaches += [(one.factor, self.scale_reach) for one in learned.matrices if self.scale_reach]
+        if not reaches:
+            return unlearned(solved)
         bounds = [(tensor, tensor.clone(), reach) for tensor, reach in reaches]
         for tensor, _, _ in bounds:
             tensor.requires_grad_()

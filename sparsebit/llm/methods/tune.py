@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsebit.config.llm.methods import TuneSettings
 from sparsebit.llm.blocks.calls import BlockRuns
-from sparsebit.llm.methods.learned_block import LearnedBlock, learn
+from sparsebit.llm.methods.learned_block import LearnedBlock, learn, unlearned
 from sparsebit.llm.methods.registration import METHODS
 from sparsebit.llm.methods.solver import SolvedMatrix
 
@@ -33,6 +33,8 @@ class Tune(TuneSettings):
             for rate, found in self._rates(learned)
             if rate and found
         ]
+        if not groups:
+            return unlearned(solved)
         optimizer = torch.optim.Adam(groups, fused=True)  # one launch for each group
         decay = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: 0.5 + 0.5 * math.cos(math.pi * step / self.steps)

@@ -36,6 +36,8 @@ class SmoothQuant(SmoothQuantSettings, Algorithm):
         largest: dict[str, Tensor] = {}
 
         def see(name: str, x: Tensor) -> None:
+            if not x.numel():
+                return
             seen = per_channel(x, x.dim() - 1, lambda rows: rows.abs().amax(1)).double()
             largest[name] = torch.maximum(largest[name], seen) if name in largest else seen
 
@@ -46,9 +48,10 @@ class SmoothQuant(SmoothQuantSettings, Algorithm):
             "smoothing",
             job.shown,
         )
-        for node, layers in found.items():
+        reached = {node: layers for node, layers in found.items() if node.name in largest}
+        for node, layers in reached.items():
             _smooth(job.gm, node, layers, largest[node.name], self.alpha)
-        job.notes.append(f"smoothed {len(found)} norms")
+        job.notes.append(f"smoothed {len(reached)} norms")
 
 
 def find_norms(gm: GraphModule) -> dict[Node, list[QuantizedLayer]]:

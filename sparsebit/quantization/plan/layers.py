@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from sparsebit.config import Layer, QConfig
+from sparsebit.graph.effects import overwritten
 from sparsebit.graph.ops import OpCall, bind
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.value import TensorInfo
@@ -59,6 +60,8 @@ class Layers:
         self.first_and_last = {weighted[0], weighted[-1]} if weighted else set()
         self.masked = self._masked()
         self.infinite = self._infinite()
+        self._order = {node: index for index, node in enumerate(self.nodes)}
+        self._writers = overwritten(gm)
 
     def _masked(self) -> set[Node]:
         """Tensors in which some numbers are masked by very low values, such as attention scores before a softmax.
@@ -172,6 +175,10 @@ class Layers:
         while (higher := self.above(node)) is not None:
             node = higher
         return node
+
+    def changes_before(self, source: Node, reader: Node) -> bool:
+        """Whether a tensor is overwritten in place before a node reads it: a quantizer after it would miss that."""
+        return any(self._order[writer] < self._order[reader] for writer in self._writers.get(source, ()))
 
     def readers(self, node: Node) -> Iterator[Node]:
         """The nodes that read the numbers of a node, and not only its size."""

@@ -109,8 +109,11 @@ class _Places:
                 and (higher_tensor := self.layers.above(at)) is not None
                 and self.layers.holds_floats(higher_tensor)
                 and higher_tensor not in self.layers.infinite
+                and not self.layers.changes_before(
+                    higher_tensor, first := self._first_step(higher_tensor, at)
+                )
             ):
-                below, at = self._first_step(higher_tensor, at), higher_tensor
+                below, at = first, higher_tensor
             place = self.places.setdefault(at, _Place(at, for_all=False))
             place.readers.add(below)
         self.places[at].requests.append(request)

@@ -124,6 +124,8 @@ class Requests:
             return SKIPPED
         if not inputs:
             return "it does not read floating-point numbers"
+        if any(layers.changes_before(source, node) for source in inputs):
+            return "its input is overwritten in place before it is read"
         if layers.is_marker(node):
             return None
         if layers.moves(node):

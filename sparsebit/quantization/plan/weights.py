@@ -97,6 +97,8 @@ def why_not_quantize(layers: Layers, node: Node, call: OpCall) -> str | None:
         return "it does not hold floating point numbers"
     if call.arguments.get("max_norm") is not None:
         return "max_norm rewrites it as the model runs"
+    if any(layers.changes_before(source, node) for source in node.all_input_nodes if source.op == "get_attr"):
+        return "the model overwrites it as it runs"
     return None
 
 

@@ -154,8 +154,8 @@ class Quantizer(nn.Module):
         code = CodeType.of(bit, self.spec.symmetric)
         if code == self.code:
             return
+        self.reset()  # first: a frozen weight refuses it
         self.spec, self.code = replace(self.spec, bits=bit, dtype="int"), code
-        self.reset()
 
     def set_fake_fused(self) -> None:
         """Switch off permanently, because a runtime does not round here."""

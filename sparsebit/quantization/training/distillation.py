@@ -15,6 +15,8 @@ from sparsebit.errors import SparsebitError
 class Distillation:
     """Adds the distance to the original float model to the training loss (Hinton et al., arXiv 1503.02531).
 
+    It compares the probabilities of the classes in the first output of the model: along axis 1 of images and volumes
+    (4 axes or more), along the last axis of everything else.
     ``folded`` says whether its batch norms were folded already, so that loading builds the same graph again.
     """
 
@@ -57,21 +59,30 @@ class Distillation:
                 expected="outputs = qmodel(x), then qmodel.distill(loss)",
             )
         (student, teacher), self._pending = self._pending, None
+        classes = 1 if student.dim() > 3 else -1  # as nn.CrossEntropyLoss takes images
+        if student.shape[classes] == 1:
+            raise SparsebitError(
+                "distillation compares probabilities of classes, and the model returns one number per answer",
+                expected="logits of at least two classes",
+                got=f"an output of shape {list(student.shape)}",
+                hint="train without distill",
+            )
         t = self.temperature
         distance = F.kl_div(
-            F.log_softmax(student.float() / t, -1),
-            F.log_softmax(teacher.float() / t, -1),
+            F.log_softmax(student.float() / t, classes),
+            F.log_softmax(teacher.float() / t, classes),
             reduction="batchmean",
             log_target=True,
         )
-        rows = student.numel() / student.shape[-1] / max(len(student), 1)  # a sample may have several answers
+        # A sample may have several answers.
+        rows = student.numel() / student.shape[classes] / max(len(student), 1)
         return (1 - self.weight) * loss + self.weight * t * t * distance / rows
 
 
 def _first_float(outputs: Any) -> Tensor:
-    found = next(
-        (x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()), None
-    )
+    """The first floating-point tensor that is not a single number, as a loss before the logits is."""
+    tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor))
+    found = next((x for x in tensors if x.is_floating_point() and x.dim()), None)
     if found is None:
         raise SparsebitError("the model returns no floating-point tensor to distill")
     return found

@@ -27,3 +27,10 @@ def test_sums_are_those_of_float64(count: int) -> None:
     assert found.product == pytest.approx(float((wide[0] * wide[1]).sum()), rel=1e-6)
     assert found.noise == pytest.approx(float((wide[0] - wide[1]).square().sum()), rel=1e-6)
     assert found.count == count
+
+
+@pytest.mark.parametrize("mask", [-math.inf, torch.finfo(torch.float32).min, -1e30])
+def test_masked_places_do_not_count(mask: float) -> None:
+    x, y = torch.tensor([3.0, 4.0, mask]), torch.tensor([3.0, 3.5, mask])
+    assert Agreement.of(x, y).relative == Agreement.of(x[:2], y[:2]).relative == 0.01
+    assert Agreement.of(torch.tensor([torch.nan, mask]), torch.zeros(2)).relative == math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from sparsebit.analysis import Agreement, profile
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
+from sparsebit.quantization.checkpoint import take_floats
 from tests.analysis.profiling.nets import quantized
 
 
@@ -49,6 +51,24 @@ def test_the_output_is_that_of_the_model(net: nn.Module, batches: list[Tensor]) 
     with torch.no_grad():
         expected = Agreement.of(net(batches[0]), qmodel(batches[0]))
     assert errors.output.sqnr_db == pytest.approx(expected.sqnr_db, abs=1e-3)
+
+
+def test_without_the_float_weights_it_says_what_is_missing(
+    net: nn.Module, batches: list[Tensor], tmp_path: Path
+) -> None:
+    qmodel = quantized(net, batches)
+    expected = profile(qmodel, batches).to_dict()
+    qmodel.save(tmp_path / "saved")
+    qmodel.freeze()
+    loaded = QuantModel.load(tmp_path / "saved", net)
+    for rounded in (qmodel, loaded):
+        with pytest.warns(UserWarning, match="profile shows the errors of the activations alone"):
+            errors = profile(rounded, batches)
+        weights = [tensor for tensor in errors.tensors if tensor.side == "W"]
+        assert weights and all(tensor.agreement.sqnr_db == math.inf for tensor in weights)
+    before = loaded(batches[0])
+    take_floats(loaded, net)
+    assert profile(loaded, batches).to_dict() == expected and torch.equal(loaded(batches[0]), before)
 
 
 def test_no_data_and_no_calibration_are_said(net: nn.Module, batches: list[Tensor]) -> None:

@@ -31,6 +31,7 @@ def test_every_way_to_write_steps() -> None:
         (3, "a list of steps"),
         ([3], r"a name, or one name with its options, such as \{circle: \{radius: 2\}\}"),
         ([{"circle": 3}], "a name, or one name with its options"),
+        ([{"circle": False}], "a name, or one name with its options"),  # it would be switched on
         (["cricle"], "one of circle, point"),
         ([{"point": {"radius": 2}}], "an option of point, not 'radius'"),
     ],

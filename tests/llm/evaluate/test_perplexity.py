@@ -10,7 +10,7 @@ from torch import nn
 
 from sparsebit import llm
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.evaluate.perplexity import evaluate
+from sparsebit.llm.evaluate.perplexity import divergence, evaluate
 from sparsebit.llm.lora import add_lora, train_lora
 from tests.llm.models import ROUTES
 
@@ -51,6 +51,21 @@ def test_dropout_is_off_and_the_mode_is_as_before() -> None:
     found = evaluate(models[0], ids, reference=models[1], length=5)
     assert found == evaluate(Table(0), ids, reference=Table(1), length=5)
     assert all(module.training for model in models for module in model.modules())
+
+
+def test_a_perplexity_without_a_number_is_infinite() -> None:
+    def certain_and_wrong(ids: torch.Tensor) -> torch.Tensor:
+        return 1e4 * nn.functional.one_hot(torch.zeros_like(ids), 7).float()
+
+    assert evaluate(certain_and_wrong, torch.ones(20, dtype=torch.long), length=5).perplexity == math.inf
+    undefined = evaluate(lambda ids: torch.full((*ids.shape, 7), torch.nan), torch.arange(5), length=5)
+    assert math.isnan(undefined.perplexity)
+
+
+def test_tokens_that_both_models_exclude_do_not_count() -> None:
+    p, q = (torch.tensor([[*logits, -math.inf]]).log_softmax(-1) for logits in ([1.0, 2.0], [1.5, 2.0]))
+    assert divergence(p, q) == divergence(p[:, :2], q[:, :2]) > 0
+    assert divergence(p[:, [0, 1, 1]], q) == math.inf
 
 
 def test_too_little_text_is_refused() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from sparsebit import llm
+from sparsebit.llm.formats import accuracy_level
 from sparsebit.llm.formats.accuracy_level import IN_8_BITS, IN_FLOAT, choose_levels
 from tests.llm.models import sharp, tokens
 
@@ -41,6 +43,14 @@ def test_only_the_product_that_costs_too_much_is_in_float(
     assert "layers are computed in float, because 8-bit activations cost more than" in caplog.text
     in_float = choose_levels(model.model, model.weights, ids, budget=0.0)
     assert set(in_float.by_layer.values()) == {IN_FLOAT} and in_float.cost == 0.0
+
+
+def test_a_cost_that_is_no_number_is_too_much(
+    model: llm.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accuracy_level, "divergence", lambda *_: math.nan)
+    chosen = choose_levels(model.model, model.weights, tokens(4), budget=10.0)
+    assert set(chosen.by_layer.values()) == {IN_FLOAT}
 
 
 @pytest.mark.skipif(

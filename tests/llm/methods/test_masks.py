@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from sparsebit.errors import SparsebitError
+from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.masks import Sparsity, keep_largest
+from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.weights.statistics import InputStatistics
 
 
 def test_a_part_of_each_row_or_n_of_every_m() -> None:
@@ -20,5 +23,11 @@ def test_a_part_of_each_row_or_n_of_every_m() -> None:
 
 
 def test_channels_that_cannot_be_cut_are_refused() -> None:
+    half, weight = Sparsity(0.5, 2, 4), torch.zeros(2, 10)
     with pytest.raises(SparsebitError, match="10 input channels cannot be divided into groups of 4"):
-        keep_largest(torch.zeros(2, 10), Sparsity(0.5, 2, 4))
+        keep_largest(weight, half)
+    statistics = InputStatistics.empty(10)
+    statistics.update(torch.randn(40, 10))
+    for act_order in (True, False):
+        with pytest.raises(SparsebitError, match="10 input channels cannot be divided into groups of 4"):
+            Gptq(act_order=act_order).solve(weight, statistics, WeightSpec(group_size=None, sparsity=half))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from sparsebit import llm
+from sparsebit.errors import ConfigError
 from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.solver import SolvedMatrix, WeightSpec
 from sparsebit.llm.methods.tune import Tune
 from sparsebit.llm.weights.uses import Matrix
@@ -64,6 +67,16 @@ def test_what_does_not_help_is_undone_and_said() -> None:
         found.solved.weight, one.solved.weight
     )
     assert "tuning did not reduce the error" in found.solved.remark
+
+
+@pytest.mark.parametrize("method", [Tune(scale_lr=0.0, norm_lr=0.0), SignRound(scale_reach=0.0)])
+def test_a_block_with_nothing_to_learn_stays_and_says_so(method: Tune | SignRound) -> None:
+    block, hidden, targets, one = one_layer()
+    grid = Rtn().solve(block.weight.clone(), None, WeightSpec(code=CodeType("nf4", 4), group_size=None))
+    (found,) = method.tune(BlockRuns(block, [CALL] * 4, hidden), targets, [one._replace(solved=grid)])
+    assert found.solved.weight is grid.weight and found.solved.remark == "tuning had nothing to learn"
+    with pytest.raises(ConfigError, match="there is nothing to learn"):
+        Tune(scale_lr=0, norm_lr=0, weight_lr=0)
 
 
 def test_norms_of_a_decoder_are_tuned_and_the_model_comes_closer() -> None:

@@ -65,6 +65,15 @@ def test_activations_with_outliers_lose_less(norm: str) -> None:
     assert errors[1] < (0.9 if norm == "written out" else 0.5) * errors[0]
 
 
+def test_an_empty_batch_changes_nothing() -> None:
+    found = []
+    for data in ([X], [X, X[:0]]):
+        qmodel = QuantModel(with_outliers(nn.LayerNorm), config(SCHEDULE={"RECOVERY": ["smoothquant"]}), X)
+        qmodel.calibrate(data, progress=False)
+        found.append(qmodel(X))
+    assert torch.equal(*found)
+
+
 class PostNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()

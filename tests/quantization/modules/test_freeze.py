@@ -183,8 +183,10 @@ def test_what_needs_floats_is_refused_with_the_way_out() -> None:
         qmodel.init_QAT()
     with pytest.raises(SparsebitError, match=r"(?s)is frozen and cannot be switched to float.*thaw\(\)"):
         qmodel.set_quant(w_quant=False, a_quant=False)
+    expected = qmodel(x)
     with pytest.raises(SparsebitError, match=r"(?s)is frozen and cannot be measured again"):
         qmodel.quantizers["0.weight"].set_bit(4)
+    assert torch.equal(qmodel(x), expected)
     qmodel.thaw()
     qmodel.calibrate([x], progress=False)
 
@@ -211,7 +213,8 @@ def test_a_weight_that_something_reads_in_float_stays() -> None:
 def test_errors_are_still_measured_and_shown() -> None:
     qmodel, x = quantized("conv")
     qmodel.freeze()
-    errors = qmodel.get_quantization_error(x)
+    with pytest.warns(UserWarning, match="shows the errors of the activations alone"):
+        errors = qmodel.get_quantization_error(x)
     assert set(errors) == {"0", "2"} and all(float(error) >= 0 for error in errors.values())
     assert "0.weight: int8 per-channel-symmetric" in repr(qmodel)
 

@@ -47,6 +47,42 @@ def test_distance_is_an_average_over_all_answers() -> None:
     torch.testing.assert_close(per_token.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
 
 
+def test_classes_of_pixels_are_on_the_axis_of_the_channels() -> None:
+    per_pixel, per_sample = (Distillation(nn.Identity(), 1.0, 1.0) for _ in range(2))
+    student, answer = torch.randn(2, 5, 3, 4), torch.randn(2, 5, 3, 4)
+    per_pixel._pending = (student, answer)
+    per_sample._pending = (student.movedim(1, -1).reshape(-1, 5), answer.movedim(1, -1).reshape(-1, 5))
+    torch.testing.assert_close(per_pixel.mix(torch.zeros(())), per_sample.mix(torch.zeros(())))
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (2, 1, 3, 4)])
+def test_one_number_per_answer_is_not_distilled(shape: tuple[int, ...]) -> None:
+    distillation = Distillation(Answers(torch.zeros(shape)), 1.0)
+    distillation.see(torch.ones(shape), (), {})
+    with pytest.raises(SparsebitError, match="the model returns one number per answer"):
+        distillation.mix(torch.zeros(()))
+
+
+class Answers(nn.Module):
+    """A teacher whose answer is given."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self) -> Any:
+        return self.answer
+
+
+def test_a_loss_before_the_logits_is_not_distilled() -> None:
+    student, teacher = torch.randn(4, 5), torch.randn(4, 5)
+    beside = Distillation(Answers({"loss": torch.zeros(()), "logits": teacher}), 1.0, 1.0)
+    alone = Distillation(Answers(teacher), 1.0, 1.0)
+    beside.see({"loss": torch.ones(()), "logits": student}, (), {})
+    alone.see(student, (), {})
+    assert beside.mix(torch.zeros(())) == alone.mix(torch.zeros(()))
+
+
 @pytest.mark.parametrize("wrong", ["half", 2.0, -0.5, float("nan"), torch.ones(2)])
 def test_a_share_of_the_loss_is_a_number_up_to_one(wrong: Any) -> None:
     with pytest.raises(SparsebitError, match="a weight above 0 and up to 1"):

@@ -26,11 +26,12 @@ from sparsebit.quantization.algorithms.base import Algorithm, Job, register_algo
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block, Granularity, extract, find_blocks
 from sparsebit.quantization.algorithms.reconstruction.core import (
     SoftWeights,
+    Unit,
     beta_at,
     drop,
+    find_units,
     reconstruction_error,
     undecided,
-    variances,
 )
 from sparsebit.quantization.algorithms.reconstruction.finished_blocks import FinishedBlocks
 from sparsebit.quantization.algorithms.reconstruction.steps import Schedule, run_steps
@@ -98,14 +99,14 @@ class Reconstruction(ReconstructionSettings, Algorithm):
     ) -> tuple[float, float] | None:
         """Learn the rounding of a block's weights, kept if better than nearest rounding; returns both errors."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
-        samples = Samples(streams, block, self.batch, generator)
+        samples = Samples(streams, block, module, job.quantizers.values(), self.batch, generator)
         if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
             return None  # its result is integers, such as a class: there is no error to minimize
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
         scales = {q: q.scale.detach().clone().requires_grad_() for q in inside if _learns(q)}
-        units = variances(samples.wanted)
+        units = find_units(samples.wanted)
         before = _error(module, samples, units)
         noise = torch.Generator(soft.v.device).manual_seed(self.seed * 1_000_003 + index)
         optimizer = _Optimizer(soft.v, self.lr, list(scales.values()) if self.scale_lr > 0 else [])
@@ -236,7 +237,7 @@ def _weight(quantizer: Quantizer, tensor: Tensor) -> tuple[Tensor, Grid]:
 
 
 @torch.no_grad()
-def _error(module: nn.Module, samples: Samples, units: list[Tensor]) -> float:
+def _error(module: nn.Module, samples: Samples, units: list[Unit]) -> float:
     """The current error of a block, over all samples and all its floating-point results."""
     total, count = torch.zeros((), dtype=torch.float64), 0
     for rounded, wanted in samples.all():

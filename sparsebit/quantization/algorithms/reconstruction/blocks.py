@@ -9,6 +9,7 @@ from torch import fx
 from torch.fx import GraphModule, Node
 
 from sparsebit.graph.codegen import fail_silently, make_safe
+from sparsebit.graph.effects import overwritten
 from sparsebit.graph.ops import find_op
 from sparsebit.quantization.algorithms.layers import QuantizedLayer, find_quantized_layers, sole_reader
 from sparsebit.quantization.modules.weights import quantizer_at, weights_read
@@ -60,6 +61,11 @@ class _Cutter:
         self.order = {node: index for index, node in enumerate(self.nodes)}
         self.order[next(iter(reversed(gm.graph.nodes)))] = len(self.nodes)  # the output
         self.last_use = {node: self._last_use(node) for node in self.nodes}
+        self.writes = [
+            range(self.order[node], max(self.order[writer] for writer in writers))
+            for node, writers in overwritten(gm).items()
+            if node in self.order
+        ]
         self.beside: list[int] = []  # last uses of what the first layer reads
         known = {layer.node: layer for layer in find_quantized_layers(gm)}
         self.layers = [(self.order[node], known.get(node)) for node in self.nodes if self.weights[node]]
@@ -115,9 +121,14 @@ class _Cutter:
         return computed + sum(1 for end in self.beside if end > index)
 
     def _continues(self, node: Node, index: int) -> bool:
-        """Whether the next node belongs to the same layer: its activation, its dropout, a reshape of its result."""
+        """Whether the next node belongs to the same layer: its activation, its dropout, a reshape of its result.
+
+        Values that are overwritten in place stay in one block with the nodes that do it: a block is run several times.
+        """
         if index + 1 >= len(self.nodes):
             return False
+        if any(index in between for between in self.writes):
+            return True
         following = self.nodes[index + 1]
         if sole_reader(self.gm, node) is not following:  # what others also read belongs to no single layer
             return False

@@ -9,13 +9,14 @@ quantized at random.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sparsebit.numerics import Grid
+from sparsebit.numerics.finite import is_finite
 from sparsebit.quantization.quantizers.adaround import inverse_rectified_sigmoid, rectified_sigmoid
 
 
@@ -87,34 +88,49 @@ def beta_at(progress: float, warmup: float) -> float | None:
     return 20.0 - 18.0 * (progress - warmup) / (1 - warmup)
 
 
-def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: list[Tensor]) -> Tensor:
+class Unit(NamedTuple):
+    """The variance of a result over its finite numbers, and whether it has infinite ones, as masks and scores do."""
+
+    variance: Tensor
+    infinite: bool = False
+
+
+def reconstruction_error(results: list[Tensor], wanted: list[Tensor], units: list[Unit]) -> Tensor:
     """Squared error, summed over channels and averaged over everything else, of all results of a block.
 
-    Each is relative to the variance of the result (``units``): the results of blocks differ by orders of magnitude, and
-    the regularizer does not.
+    Each is relative to the variance of the result: the results of blocks differ by orders of magnitude, and the
+    regularizer does not. Infinite numbers of the float model have no error.
     """
     errors = []
     for result, exact, unit in zip(results, wanted, units, strict=True):
         # Results that depend on no weight are ignored.
         if isinstance(result, Tensor) and (result.requires_grad or not torch.is_grad_enabled()):
+            if unit.infinite:
+                known = exact.isfinite()
+                result, exact = torch.where(known, result, 0.0), torch.where(known, exact, 0.0)
             channels = result.shape[1] if result.dim() > 1 else 1
-            errors.append(F.mse_loss(result, exact) * channels / unit)
+            errors.append(F.mse_loss(result, exact) * channels / unit.variance)
     assert errors, "no weight contributes to any of the outputs"
     return torch.stack(errors).sum()
 
 
-def variances(rows: list[list[Any]]) -> list[Tensor]:
-    """The variance of every floating-point tensor of a row, over all rows; 1 for a constant tensor.
+def find_units(rows: list[list[Any]]) -> list[Unit]:
+    """The unit of every floating-point tensor of a row, over all rows; its variance is 1 for a constant tensor.
 
     Example:
-        >>> variances([[torch.tensor([-3.0, 3.0])], [torch.tensor([1.0, 1.0])]])
-        [tensor(4.5000)]
+        >>> find_units([[torch.tensor([-3.0, 3.0])], [torch.tensor([1.0, 1.0])]])
+        [Unit(variance=tensor(4.5000), infinite=False)]
     """
     found = []
     for values in zip(*rows, strict=True):
-        spread = [v.detach().float().var(correction=0) for v in values if _has_values(v)]
+        tensors = [v.detach().float() for v in values if _has_values(v)]
+        infinite = not all(map(is_finite, tensors))
+        if infinite:
+            tensors = [v[v.isfinite()] for v in tensors]
+        spread = [v.var(correction=0) for v in tensors if v.numel()]
         mean = torch.stack(spread).mean() if spread else torch.ones(())
-        found.append(torch.where(mean.isfinite() & (mean > 0), mean, torch.ones_like(mean)))
+        variance = torch.where(mean.isfinite() & (mean > 0), mean, torch.ones_like(mean))
+        found.append(Unit(variance, infinite))
     return found
 
 
@@ -127,10 +143,11 @@ def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Ge
 
     The probability is rounded to a multiple of 1/256: one random byte decides for each value.
     """
-    if probability <= 0:
+    bytes_below = round(256 * probability)
+    if not bytes_below:
         return rounded
     words = torch.empty(-(-rounded.numel() // 8), dtype=torch.int64, device=rounded.device)
     words.random_(-(2**63), None, generator=generator)
-    dropped = words.view(torch.uint8)[: rounded.numel()].view(rounded.shape).to(rounded.dtype)
-    # As 1.0 and 0.0, at which lerp is exact, and faster than where.
-    return torch.lerp(rounded, exact, dropped.lt_(round(256 * probability)))
+    chances = words.view(torch.uint8)[: rounded.numel()].view(rounded.shape)
+    # Not lerp, which gives NaN at the infinite numbers of a mask. 256 would be 0 as a byte.
+    return torch.where(chances <= bytes_below - 1, exact, rounded)

@@ -10,6 +10,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import flatten_call
 from sparsebit.quantization.algorithms.reconstruction.blocks import Block
 from sparsebit.quantization.calibration.spill_list import SpillList
@@ -30,9 +31,8 @@ class Streams:
     def __init__(self, gm: GraphModule, inputs: Iterable[Call], blocks: Sequence[Block], batch: int) -> None:
         self.gm = gm
         placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        chunks = (chunk for args, kwargs in inputs for chunk in split_call(args, kwargs, batch))
         self.exact, self.rounded = SpillList(MOST_IN_MEMORY), SpillList(MOST_IN_MEMORY)
-        for args, kwargs in chunks:
+        for args, kwargs in _cut(gm, inputs, batch):
             values = dict(zip(placeholders, flatten_call(gm, args, kwargs), strict=True))
             self.exact.append(values)
             self.rounded.append(values)
@@ -66,21 +66,46 @@ class Samples:
     """Mini-batches of one block: inputs of both streams and the float results.
 
     If every value has its samples along the first axis, mini-batches are drawn from all samples; otherwise they are the
-    chunks of the data.
+    chunks of the data. Values of which the first axis holds something else, such as positions, show in the results: the
+    float block does not compute the same for a mini-batch as for the chunks.
     """
 
-    def __init__(self, streams: Streams, block: Block, batch: int, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        block: Block,
+        module: torch.nn.Module,
+        quantizers: Iterable[Quantizer],
+        batch: int,
+        generator: torch.Generator,
+    ) -> None:
         self.batch, self.generator, self.block = batch, generator, block
         self.exact = [[values[node] for node in block.inputs] for values in streams.exact]
         self.rounded = [[values[node] for node in block.inputs] for values in streams.rounded]
         self.wanted = [[values[node] for node in block.outputs] for values in streams.exact]
         self.count = 0
         if all(_has_samples(row) for row in (*self.exact, *self.wanted)) and _alike(self.exact, self.wanted):
+            chunks = self.exact, self.rounded, self.wanted
             self.exact, self.rounded, self.wanted = (
-                [[torch.cat(column) for column in zip(*rows, strict=True)]]
-                for rows in (self.exact, self.rounded, self.wanted)
+                [[torch.cat(column) for column in zip(*rows, strict=True)]] for rows in chunks
             )
             self.count = len(self.wanted[0][0])
+            with switched(quantizers, False), torch.no_grad():
+                if not self._independent(module):
+                    self.exact, self.rounded, self.wanted = chunks
+                    self.count = 0
+
+    def _independent(self, module: torch.nn.Module) -> bool:
+        """Whether the float block computes the same for samples that are drawn."""
+        rows = torch.randint(
+            self.count, (min(self.batch, self.count),), generator=torch.Generator().manual_seed(0)
+        )
+        exact, _, wanted = self.take(rows.to(self.wanted[0][0].device))
+        try:
+            found = module(*exact)
+        except RuntimeError:  # shapes that do not fit each other any more
+            return False
+        return all(map(_same, found, wanted))
 
     def draw(self, steps: int) -> Tensor | None:
         """The samples of each mini-batch, [steps, batch], on the device of the samples.
@@ -119,11 +144,46 @@ def _has_samples(row: Sequence[Any]) -> bool:
     return bool(tensors) and len(tensors) == len(row) and len({len(tensor) for tensor in tensors}) == 1
 
 
+def _same(found: Tensor, wanted: Tensor) -> bool:
+    """Whether these are equal but for rounding, which depends on the size of a mini-batch."""
+    if found.shape != wanted.shape or not wanted.is_floating_point():
+        return torch.equal(found, wanted)
+    finite = wanted.isfinite()  # masks have minus infinity
+    far, size = (torch.where(finite, x, 0.0).float().norm() for x in (found - wanted, wanted))
+    return bool(far <= max(torch.finfo(wanted.dtype).eps ** 0.5, 0.01) * size)
+
+
 def _alike(*streams: Sequence[Sequence[Tensor]]) -> bool:
     """Whether the samples of all chunks have one shape; sentences of different lengths do not."""
     return all(
         len({x.shape[1:] for x in column}) == 1 for rows in streams for column in zip(*rows, strict=True)
     )
+
+
+def _cut(gm: GraphModule, inputs: Iterable[Call], batch: int) -> Iterator[Call]:
+    """Calls with at most ``batch`` samples; whole ones if the model does not compute the same for a piece."""
+    fits: bool | None = None
+    for call in inputs:
+        pieces = split_call(*call, batch)
+        if len(pieces) > 1 and fits is None:
+            with switched([q for q in gm.modules() if isinstance(q, Quantizer)], False), torch.no_grad():
+                fits = _computes_pieces(gm, call, pieces[0], batch)
+        yield from pieces if fits else [call]
+
+
+def _computes_pieces(gm: GraphModule, call: Call, piece: Call, batch: int) -> bool:
+    """Whether the results for the first samples of a call are those of the call."""
+    size = next(len(leaf) for leaf in pytree.tree_leaves(call) if isinstance(leaf, Tensor))
+    try:
+        found, wanted = (pytree.tree_leaves(gm(*args, **kwargs)) for args, kwargs in (piece, call))
+    except (RuntimeError, SparsebitError):  # shapes that do not fit each other any more
+        return False
+    pairs = [
+        (a, b[:batch])
+        for a, b in zip(found, wanted, strict=True)
+        if isinstance(b, Tensor) and b.shape[:1] == (size,)
+    ]
+    return bool(pairs) and all(_same(*pair) for pair in pairs)
 
 
 def split_call(args: tuple[Any, ...], kwargs: dict[str, Any], batch: int) -> list[Call]:

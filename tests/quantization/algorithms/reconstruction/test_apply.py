@@ -282,6 +282,31 @@ def test_weights_without_a_part_in_the_results_keep_nearest_rounding() -> None:
     assert gate.up.numel() == 0 or torch.equal(gate.up, gate.nearest(qmodel.model.gate.weight))
 
 
+class Masked(nn.Module):
+    """Two layers of attention under one mask, which is a result of the first block."""
+
+    def __init__(self, mask: float) -> None:
+        super().__init__()
+        self.mask, self.first = mask, nn.Linear(4, 8)
+        self.key, self.out = (nn.ModuleList(nn.Linear(8, 8) for _ in range(2)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.full((1, 1), self.mask).expand(x.shape[1], x.shape[1]).triu(1)
+        x = self.first(x)
+        for key, out in zip(self.key, self.out, strict=True):
+            x = x + out((x @ key(x).mT + mask).softmax(-1) @ x)
+        return x
+
+
+def test_a_mask_of_minus_infinity_counts_as_a_very_low_number() -> None:
+    torch.manual_seed(0)
+    low, infinite = Masked(-1e4).eval(), Masked(-torch.inf).eval()
+    infinite.load_state_dict(low.state_dict())
+    data = [torch.randn(8, 5, 4) for _ in range(3)]
+    found = [recovered(net, step("brecq", 10), data=data) for net in (low, infinite)]
+    assert torch.equal(found[0](data[0]), found[1](data[0]))
+
+
 def test_training_can_go_on_behind_it() -> None:
     qmodel = recovered(residual(), step("brecq", 5))
     qmodel.init_QAT()

@@ -8,8 +8,10 @@ import torch
 from sparsebit.numerics import CodeType, Grid, Layout
 from sparsebit.quantization.algorithms.reconstruction.core import (
     SoftWeights,
+    Unit,
     beta_at,
     drop,
+    find_units,
     reconstruction_error,
     undecided,
 )
@@ -84,12 +86,25 @@ def test_beta_falls_in_a_straight_line_after_the_warm_up() -> None:
 def test_the_error_is_summed_over_channels() -> None:
     result = torch.zeros(2, 3, 4, requires_grad=True)
     other = torch.zeros(5)  # no weight had a part in it
-    units = [torch.tensor(0.5), torch.tensor(7.0)]
+    units = [Unit(torch.tensor(0.5)), Unit(torch.tensor(7.0))]
     assert reconstruction_error([result + 0, other], [torch.ones(2, 3, 4), torch.ones(5)], units) == 6
+
+
+def test_infinite_numbers_of_a_mask_neither_count_nor_spread() -> None:
+    exact = torch.tensor([[-torch.inf, 1.0], [3.0, -torch.inf]])
+    (unit,) = find_units([[exact]])
+    assert unit.infinite and unit.variance == 1
+    result = torch.where(exact.isfinite(), 0.0, exact).requires_grad_()
+    error = reconstruction_error([result], [exact], [unit])
+    assert error == 2 * (1 + 9) / 4
+    (gradient,) = torch.autograd.grad(error, result)
+    assert gradient.isfinite().all()
+    mixed = drop(torch.full_like(exact, -9.0), exact, 0.5, torch.Generator().manual_seed(0))
+    assert ((mixed == -9) | (mixed == exact)).all()
 
 
 def test_drop_mixes_element_by_element() -> None:
     rounded, exact = torch.zeros(10_000), torch.ones(10_000)
-    assert drop(rounded, exact, 0.0, None) is rounded
+    assert drop(rounded, exact, 0.0, None) is rounded and torch.equal(drop(rounded, exact, 1.0, None), exact)
     mixed = drop(rounded, exact, 0.25, torch.Generator().manual_seed(0))
     assert abs(mixed.mean().item() - 0.25) < 0.02 and set(mixed.unique().tolist()) == {0.0, 1.0}

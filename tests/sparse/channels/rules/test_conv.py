@@ -5,12 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph.capture import capture
-from sparsebit.sparse.channels import ChannelGroups, find_groups
-
-
-def groups_of(net: nn.Module, *inputs: Tensor) -> ChannelGroups:
-    return find_groups(capture(net.eval(), inputs))
+from tests.sparse.channels.rules.groups import groups_of
 
 
 def test_a_depthwise_convolution_passes_channels_on() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sparsebit.graph.capture import capture
-from sparsebit.sparse.channels import ChannelGroups, find_groups
-
-
-def groups_of(net: nn.Module, *inputs: Tensor) -> ChannelGroups:
-    return find_groups(capture(net.eval(), inputs))
+from sparsebit.sparse.channels import ChannelGroups
+from tests.sparse.channels.rules.groups import groups_of
 
 
 def test_factors_and_statistics_go_with_their_channels() -> None:

@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsebit.graph.capture import capture
-from sparsebit.sparse.channels import ChannelGroups, find_groups
-
-
-def groups_of(net: nn.Module, *inputs: Tensor) -> ChannelGroups:
-    return find_groups(capture(net.eval(), inputs))
+from tests.sparse.channels.rules.groups import groups_of
 
 
 class Reduced(nn.Module):
