@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -170,7 +171,7 @@ def _require_arguments(
     if next(model.parameters(), None) is None:
         raise SparsebitError(f"the {type(model).__name__} has no parameters to compress")
     for name, function in functions.items():
-        if function is not None and not callable(function):
+        if function is not None and not (callable(function) and _takes_one(function)):
             raise SparsebitError(f"{name} is a function {_FUNCTIONS[name]}", got=f"{function!r:.80}")
     fractions = list(ratios) if isinstance(ratios, Sequence) else []
     if not fractions or not all(isinstance(ratio, int | float) and 0 <= ratio < 1 for ratio in fractions):
@@ -182,6 +183,16 @@ def _require_arguments(
         raise SparsebitError("time_budget: expected a number of seconds", got=f"{time_budget!r:.80}")
     if not isinstance(seed, int):
         raise SparsebitError("seed: expected a whole number", got=f"{seed!r:.80}")
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # code without a signature
+        pass
+    return True
 
 
 def accuracy_on(batches: Sequence[Any], examples: Call) -> Metric:

@@ -155,7 +155,11 @@ def test_a_second_search_in_the_same_folder_is_refused(
 
 @pytest.mark.parametrize(
     ("metric", "text"),
-    [("accuracy", "metric is a function"), (lambda model: None, "the metric did not return a number")],
+    [
+        ("accuracy", "metric is a function"),
+        (lambda outputs, labels: 1.0, "metric is a function from a model to a number"),
+        (lambda model: None, "the metric did not return a number"),
+    ],
 )
 def test_a_metric_is_a_function_that_returns_a_number(metric: Any, text: str) -> None:
     x = torch.randn(4, 3)
