@@ -130,6 +130,16 @@ def test_deepcopy_gives_an_independent_model_with_the_same_numbers() -> None:
 # -- state ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_state_dict_of_other_widths_is_refused(tmp_path: Path) -> None:
+    four, eight = (QuantModel(residual(), name, images()) for name in ("w4a8", "int8_onnxruntime"))
+    eight.calibrate([images()], progress=False)
+    torch.save(eight.state_dict(), tmp_path / "state.pt")
+    with pytest.raises(
+        RuntimeError, match="is for int8, and this model has int4: set the widths as they were"
+    ):
+        four.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
 def test_a_state_dict_loads_into_a_fresh_model() -> None:
     qmodel = quantized()
     fresh = QuantModel(residual(seed=1), config(), images())

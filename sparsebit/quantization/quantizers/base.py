@@ -445,18 +445,39 @@ class Quantizer(nn.Module):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not self.followed.numel():
             del destination[f"{prefix}followed"]
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])  # where torch keeps versions
+        if metadata is not None:
+            metadata["code"] = str(self.code)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        """Accept any number of scales, so that a calibrated state loads into a new model, also one in training."""
+        """Accept any number of scales, so that a calibrated state loads into a new model, also one in training.
+
+        A state for other codes is refused: its scales would mean other numbers.
+        """
+        code = local_metadata.get("code", str(self.code))
+        if code != str(self.code):
+            error_msgs.append(
+                f"the state of quantizer {printable(self.name)} is for {code}, and this model has {self.code}: "
+                "set the widths as they were (set_bit, or the same config), or use QuantModel.load"
+            )
         state_dict.setdefault(f"{prefix}followed", self.followed.new_empty(0))
         own = {**self._buffers, **self._parameters}
         for name, tensor in own.items():
             value = state_dict.get(f"{prefix}{name}")
             if value is not None and tensor is not None and tensor.shape != value.shape:
                 tensor.data = torch.empty(value.shape, dtype=tensor.dtype, device=tensor.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
         self._kernels.clear()
 
     def describe(self) -> str:
