@@ -263,16 +263,19 @@ def _one_interrupt(interrupt: _Interrupt) -> Iterator[None]:
             raise KeyboardInterrupt
 
     def lost(unraisable: Any) -> None:
-        """An interrupt in a callback that may raise nothing, such as that of a weak reference, is sent again."""
+        """An interrupt in a callback that may raise nothing, such as that of a weak reference, is sent again.
+
+        It is sent to the main thread, whose call that waits, as for a file, ends then and not by itself.
+        """
         nonlocal last
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             hook(unraisable)
             return
         last = -math.inf
-        again.append(threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]))
+        again.append(threading.Timer(0.1, signal.pthread_kill, [ident, signal.SIGINT]))
         again[-1].start()
 
-    main = threading.current_thread() is threading.main_thread()
+    main, ident = threading.current_thread() is threading.main_thread(), threading.main_thread().ident
     signals = (signal.SIGINT, signal.SIGTERM) if main else ()
     before = {number: signal.getsignal(number) for number in signals}
     for number, handler in before.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,11 @@ def test_what_was_done_and_what_can_follow_is_said(
     few += ["--set", "CALIBRATION.LENGTH=2"]
     done = cli("llm", "quantize", str(tmp_path / "mixtral"), *few, "-o", str(tmp_path / "experts"))
     assert done.code == 0 and "no token reached them: model.layers.0.mlp.experts." in done.out, done.err
-    assert f"next:    sparsebit llm export {tmp_path / 'experts'} --format gguf" in done.out
+    assert f"next:    sparsebit llm export {shlex.quote(str(tmp_path / 'experts'))} --format gguf" in done.out
     monkeypatch.setattr("sparsebit.cli.llm.FORMAT_NAMES", ())  # no format holds the model exactly
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *few, "-o", str(tmp_path / "four"))
     assert "21 weights quantized to 4.50 bits each" in done.out and "reached" not in done.out, done.err
-    assert f"next:    sparsebit llm eval {tmp_path / 'four'} --text" in done.out
+    assert f"next:    sparsebit llm eval {shlex.quote(str(tmp_path / 'four'))} --text" in done.out
     assert "MB are in float (HEAD.BIT: 0): model.embed_tokens.weight, lm_head.weight" in done.out
     sparse = [*few, "--set", "W.BIT=0", "--set", "W.SPARSITY=2:4", "-o", str(tmp_path / "sparse")]
     done = cli("llm", "quantize", str(tmp_path / "qwen3"), *sparse)

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 import weakref
 from pathlib import Path
 
@@ -218,11 +218,16 @@ def test_an_interrupt_in_a_callback_comes_again() -> None:
         reference = weakref.ref(one, lambda _: signal.raise_signal(signal.SIGINT))
         del one  # the exception of a callback is printed and forgotten
         assert reference() is None
-        time.sleep(30)
+        os.read(reader, 1)  # nothing comes, so only the interrupt ends it, or at last the watchdog
         return Outcome()
 
+    reader, writer = os.pipe()
+    watchdog = threading.Timer(30, os.close, [writer])
+    watchdog.start()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert run(["try"], command(work)) == 130
+        assert watchdog.is_alive()
     finally:
         signal.signal(signal.SIGINT, before)
+        watchdog.cancel()
