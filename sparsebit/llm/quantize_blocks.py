@@ -6,8 +6,9 @@ Memory holds one block, the hidden states of the calibration data (on disk if th
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -69,13 +70,22 @@ def quantize(
         settings = asked.settle_device(torch.cuda.device_count)
         _require_float(model)
         tensors = model.parameters() if isinstance(model, nn.Module) else ()
-        with torch.inference_mode(
-            any(one.is_inference() for one in tensors)
-        ):  # such tensors are read only in it
+        # Tensors of inference mode are read only in it, and could not be learned from.
+        with torch.inference_mode(any(one.is_inference() for one in tensors)):
             source = WeightSource.open(model, settings.DEVICE)
         _require_device(source, asked.DEVICE)
-        with torch.inference_mode(False):  # its tensors could not be learned from
+        with torch.inference_mode(False), _without_autocast():
             return _quantize(source, data, settings, tokenizer, folder, progress)
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Numbers in the dtype of the model, or of CALIBRATION.DTYPE, whatever the caller's block asks for."""
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _quantize(

@@ -60,11 +60,11 @@ def test_every_decoder_is_quantized_and_stays_close(name: str) -> None:
 
 
 @pytest.mark.parametrize("made_inside", [False, True])
-def test_inference_mode_changes_nothing(made_inside: bool) -> None:
+def test_inference_mode_and_autocast_change_nothing(made_inside: bool) -> None:
     config = {**CONFIG, "METHOD": ["gptq", {"tune": {"steps": 2}}]}
     wanted = llm.quantize(DECODERS["llama"](), tokens(), config, progress=False).weights
     model = DECODERS["llama"]()
-    with torch.inference_mode():
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         model = DECODERS["llama"]() if made_inside else model
         small = llm.quantize(model, tokens(), config, progress=False)
     found = small.weights
