@@ -19,7 +19,8 @@ from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
-from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.calls import decoder_ids
+from sparsebit.llm.blocks.find import find_stacks
 from sparsebit.llm.folders.source import float_module, load_module, stored_dtype
 from sparsebit.llm.language_model import is_quantized
 from sparsebit.llm.prune_blocks import drop_blocks
@@ -77,14 +78,16 @@ def prune(
         rows = rows.to(device_of(model))
     if heads:
         require_own_head_width(model)
-    path = find_stack(model).path
+    paths = [
+        stack.path for stack in find_stacks(model)
+    ]  # a list of which one block is left would not be found
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
         with stacked_experts(model) as put_back:
-            model = _prune_widths(model, path, rows, hidden, heads)
+            model = _prune_widths(model, paths, rows, hidden, heads)
             put_back(model)
     if stored is not None:
         _store_as(model, stored)
@@ -112,25 +115,30 @@ def _require_float(model: object) -> None:
         )
 
 
-def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
-    """The model with narrower blocks, which are in the list at ``path``."""
+def _prune_widths(
+    model: nn.Module, paths: Sequence[str], rows: Tensor | None, hidden: float, heads: float
+) -> nn.Module:
+    """The model with narrower blocks, which are in the lists at ``paths``."""
     blank = torch.zeros(2, 8, dtype=torch.long, device=device_of(model))
-    example = {"input_ids": blank if rows is None else rows[:2]}
+
+    def arguments(ids: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": ids, **decoder_ids(model, ids)}
+
     takes = inspect.signature(model.forward).parameters
     # Models that generate take it, some of them among others by any name.
     caches = "use_cache" in takes or getattr(model, "generation_config", None) is not None
     without = {"use_cache": False} if caches else {}
-    batches = None if rows is None else [{"input_ids": pair, **without} for pair in rows.split(2)]
+    batches = None if rows is None else [{**arguments(pair), **without} for pair in rows.split(2)]
     strategy = "l1norm" if rows is None else "activation_norm"
     settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1}
     try:
         smodel = SparseModel(
             model,
             {"SPARSER": settings, "DEVICE": "cpu"},
-            example_kwargs={**example, **without},
+            example_kwargs={**arguments(blank if rows is None else rows[:2]), **without},
             copy_model=False,
         )
-        names = [f"{path}.{name}" for name, _ in model.get_submodule(path).named_children()]
+        names = [f"{path}.{name}" for path in paths for name, _ in model.get_submodule(path).named_children()]
         found = find_widths(smodel.groups(), names)
         # A layer may compute several groups: experts that hold [in, out] count for the residual stream too.
         for sparser in smodel.sparsers.values():
@@ -203,6 +211,12 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
     for group in free:
         own = math.gcd(group.channels, step)
         removed = own * round(count_removed(group.channels, ratio) / own)
+        if own == group.channels:
+            raise SparsebitError(
+                f"{what}: none can be removed",
+                where=group.name,
+                got=f"{own} channels, which are removed {own} at a time" if own > 1 else "one channel",
+            )
         if not 0 < removed < group.channels:
             raise SparsebitError(
                 f"{what}: {removed} of {group.channels} would be removed",
