@@ -178,19 +178,23 @@ def stacked_experts(model: Any) -> Iterator[Callable[[Any], None]]:
 def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[Group]]:
     """The heads and the hidden channels of each block, as ``{"heads": [...], "hidden": [...]}``.
 
-    Heads pass a softmax. Hidden channels are the other channels that a layer beside the attention computes. Channels
-    that several blocks compute together, such as the residual stream, are neither.
+    Heads pass a softmax: they are in the queries and in the result. Hidden channels are the other channels that a layer
+    beside the attention computes. Neither are channels that several blocks compute together, such as the residual
+    stream, and the channels of each head.
     """
     calls = groups.trace.calls
     attention = {name for name, call in calls.items() if call.spec.channels in ("attention", "softmax")}
+    queries = {name: calls[name].node.all_input_nodes[0].name for name in attention}
     inside = {str(calls[name].node.meta.get("module_path")) for name in attention} - {*blocks}
     found: dict[str, list[Group]] = {"heads": [], "hidden": []}
     for group in groups:
         if len({_holder(name, blocks) for name in group.producers} - {""}) != 1:
             continue
-        if attention.intersection(group.nodes):
+        if any({name, queries[name]} <= {*group.nodes} for name in attention):
             found["heads"].append(group)
-        elif not any(_holder(name, [*inside]) for name in group.producers):
+        elif not attention.intersection(group.nodes) and not any(
+            _holder(name, [*inside]) for name in group.producers
+        ):
             found["hidden"].append(group)
     return found
 
@@ -206,7 +210,7 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
     if not free:
         raise SparsebitError(
             f"{what}: none can be removed",
-            got=next((str(group.frozen) for group in groups), "no layer inside a block computes any"),
+            got=next((str(group.frozen) for group in groups), "none was found in its blocks"),
         )
     for group in free:
         own = math.gcd(group.channels, step)

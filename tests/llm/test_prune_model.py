@@ -214,6 +214,13 @@ def test_a_model_that_also_reads_images_is_described_by_the_text_part_of_its_con
     assert torch.equal(run(type(small).from_pretrained(tmp_path).eval()), run(small))
 
 
+def test_the_values_of_a_head_are_no_heads() -> None:
+    with pytest.raises(
+        SparsebitError, match=r"heads=0.5 of Llama4ForCausalLM: none can be removed\n.*none was found"
+    ):
+        llm.prune(make("llama4"), heads=0.5)
+
+
 def test_a_width_of_one_step_cannot_be_pruned() -> None:
     model = family_model("llama", intermediate_size=32)
     with pytest.raises(

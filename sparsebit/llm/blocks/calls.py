@@ -22,6 +22,10 @@ from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.exclusive import replaced
 from sparsebit.llm.blocks.spill import MOST_BYTES
 
+ROUND_ONLY = (
+    "to quantize it, pass no data, with METHOD: rtn: weights are then rounded without running the model"
+)
+
 
 @dataclass(frozen=True)
 class BlockCall:
@@ -117,7 +121,8 @@ def hidden_in(output: Any) -> Tensor:
         raise SparsebitError(
             "a block returned no hidden states",
             expected="a tensor, or a tuple that begins with one",
-            got=type(output).__name__,
+            got=with_article(type(output).__name__),
+            hint=ROUND_ONLY,
         )
     return found
 
@@ -132,7 +137,7 @@ def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | s
         "a block was called without hidden states",
         expected="a floating-point tensor with a feature axis among its arguments",
         got=", ".join(with_article(type(value).__name__) for _, value in places) or "no argument",
-        hint="for quantization, pass no data, with METHOD: rtn: weights are then rounded without running the model",
+        hint=ROUND_ONLY,
     )
 
 
