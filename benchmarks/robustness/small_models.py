@@ -118,6 +118,7 @@ OWN: dict[str, dict[str, Any]] = {
     "blt_local_encoder": _BLT,
     "blt_local_decoder": _BLT,
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), _ROPE)},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},  # as in its checkpoints
     "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
     "dots1": {
         "n_shared_experts": 1,
