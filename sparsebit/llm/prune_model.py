@@ -53,6 +53,7 @@ def prune(
             without, by weight. Needed to choose blocks.
         hidden: the fraction of the hidden channels to remove from every feed-forward layer, equally from all experts.
             If the width is a multiple of 32, so is the number removed, so that the rest can be quantized in groups.
+            Layers that are no wider than one such step stay as they are.
         heads: the fraction of the attention heads to remove; heads that share keys and values are removed together.
         blocks: how many blocks to remove.
         tokenizer: for texts; by default the one in the model's folder.
@@ -212,15 +213,17 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
             f"{what}: none can be removed",
             got=next((str(group.frozen) for group in groups), "none was found in its blocks"),
         )
-    for group in free:
+    wide = [group for group in free if group.channels > math.gcd(group.channels, step)]
+    if not wide:
+        raise SparsebitError(
+            f"{what}: none can be removed",
+            where=free[0].name,
+            expected=f"more than {step}, which are removed {step} at a time" if step > 1 else "more than one",
+            got=str(free[0].channels),
+        )
+    for group in wide:  # others are no feed-forward layers: adapters, gates, the states of Mamba
         own = math.gcd(group.channels, step)
         removed = own * round(count_removed(group.channels, ratio) / own)
-        if own == group.channels:
-            raise SparsebitError(
-                f"{what}: none can be removed",
-                where=group.name,
-                got=f"{own} channels, which are removed {own} at a time" if own > 1 else "one channel",
-            )
         if not 0 < removed < group.channels:
             raise SparsebitError(
                 f"{what}: {removed} of {group.channels} would be removed",

@@ -221,12 +221,25 @@ def test_the_values_of_a_head_are_no_heads() -> None:
         llm.prune(make("llama4"), heads=0.5)
 
 
-def test_a_width_of_one_step_cannot_be_pruned() -> None:
+def test_layers_of_one_step_stay_as_they_are() -> None:
     model = family_model("llama", intermediate_size=32)
     with pytest.raises(
-        SparsebitError, match=r"(?s)none can be removed.*32 channels, which are removed 32 at a"
+        SparsebitError, match=r"(?s)none can be removed.*more than 32, which are removed 32 at a"
     ):
         llm.prune(model, hidden=0.5)
+    transformers = pytest.importorskip("transformers")
+    languages = {"languages": ("en_XX",), "default_language": "en_XX", "adapter_reduction_factor": 2}
+    config = transformers.XmodConfig(**{**_GROUPED, **languages, "num_hidden_layers": 2}, is_decoder=False)
+    small: Any = llm.prune(transformers.XmodForMaskedLM(config).eval(), tokens(64), hidden=0.25)
+    assert small.config.intermediate_size == 96
+    assert small.roberta.encoder.layer[0].output.adapter_modules["en_XX"].dense1.out_features == 32
+
+
+def test_a_model_is_pruned_after_it_was_saved(tmp_path: Path) -> None:
+    model: Any = _from_config("apertus", **_GROUPED)
+    model.save_pretrained(tmp_path)  # leaves a string in the config, of which this class cannot be built
+    small: Any = llm.prune(model, tokens(64), hidden=0.25)
+    assert small.config.intermediate_size == 96
 
 
 @pytest.mark.parametrize("name", ["t5", "pegasus", "t5gemma"])

@@ -134,6 +134,9 @@ def _config_with(model: nn.Module, numbers: Mapping[str, int], *, everywhere: bo
     ``everywhere`` changes them in all of its parts where they are the same, not only in the part for text.
     """
     config: Any = copy.deepcopy(model.config)
+    for part in [config, *vars(config).values()]:
+        if hasattr(part, "to_dict") and isinstance(part.dtype, str):  # as save_pretrained leaves it behind
+            part.dtype = getattr(torch, part.dtype)
     before = {name: getattr(text_config(config), name) for name in numbers}
     for part in _parts(config) if everywhere else [text_config(config)]:
         heads, width = getattr(part, "num_attention_heads", None), getattr(part, "hidden_size", None)
