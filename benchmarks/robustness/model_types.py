@@ -353,7 +353,11 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, help="a JSON file, kept up to date; its types are not run again"
     )
-    parser.add_argument("--again", action="store_true", help="run the named types again")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help='run the named types again; "repeated" in the file says on which commit',
+    )
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
@@ -364,9 +368,12 @@ def main() -> None:
     if importlib.util.find_spec("gptqmodel"):
         packages.append("gptqmodel")
     environment = describe(0, tuple(packages))
+    commit = environment["commit"]
     found: dict[str, dict[str, Outcome]] = {}
+    repeated: dict[str, str] = {}
     if arguments.output and arguments.output.is_file():
         told = json.loads(arguments.output.read_text(encoding="utf-8"))
+        environment, repeated = told["environment"], told.get("repeated", {})
         found = told["outcomes"] | {
             name: {"eager": ("unchecked", why)} for name, why in told["not built"].items()
         }
@@ -378,9 +385,12 @@ def main() -> None:
             pool.map(lambda name: follow(name, arguments.seconds, arguments.total, arguments.stages), left),
             strict=True,
         ):
-            found[name] = stages
+            found[name] = found.get(name, {}) | stages if arguments.stages else stages
+            if commit != environment["commit"]:
+                repeated[name] = f"{commit}: {', '.join(arguments.stages) or 'all stages'}"
             if arguments.output:
-                text = json.dumps({"environment": environment, **summary(found)}, indent=1)
+                told = {"environment": environment, "repeated": repeated, **summary(found)}
+                text = json.dumps(told, indent=1)
                 arguments.output.write_text(text + "\n", encoding="utf-8")
     print(json.dumps(summary(found)["counts"], indent=1))
 

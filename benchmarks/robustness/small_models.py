@@ -118,6 +118,7 @@ OWN: dict[str, dict[str, Any]] = {
     "blt_local_encoder": _BLT,
     "blt_local_decoder": _BLT,
     "cohere_compass_text": {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), _ROPE)},
+    "dbrx": {"attn_config": {"rope_theta": 1e4, "clip_qkv": 8.0}},  # as in its checkpoints
     "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
     "dots1": {
         "n_shared_experts": 1,
@@ -159,7 +160,10 @@ OWN: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 16},
     "musicgen_decoder": {"num_codebooks": 1},
     "musicgen_melody_decoder": {"num_codebooks": 1},
-    "nemotron3_5_transcribe_word_timestamp": {"blank_token_id": 95},
+    # Checkpoints hold queries, keys and values in one tensor of three equal parts.
+    "nemotron3_5_transcribe_asr_audio": {"num_key_value_heads": 4},
+    "nemotron3_5_transcribe_word_timestamp": {"blank_token_id": 95, "num_key_value_heads": 4},
+    "nemotron3_diarization_audio": {"num_key_value_heads": 4},
     "nemotron3_diarization": {"head_config": {"audio_hidden_size": 64}},
     "mra": {"block_per_row": 2},
     "perceiver": {

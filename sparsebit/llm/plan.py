@@ -22,6 +22,9 @@ from sparsebit.numerics import CodeType
 logger = logging.getLogger(__name__)
 
 NO_MATRIX = "a filter, a table, a bias or a decay"
+OTHER_AXES = "it has more than three axes"
+NO_FLOATS = "it does not hold real floating-point numbers"
+UNPACKED = (NO_MATRIX, OTHER_AXES, NO_FLOATS)
 UNSEEN = "the block was not seen to multiply by it as a matrix"
 UNCALLED = "the model does not call its block"
 
@@ -39,13 +42,13 @@ class Plan:
         matrices = [
             name
             for name, one in parameters
-            if name.startswith(inside) and one.dim() in (2, 3) and name not in source.tied
+            if name.startswith(inside) and one.dim() > 1 and name not in source.tied
         ]
         config.require_matched(name.rpartition(".")[0] for name in matrices)
         for name in matrices:
             layer = name.rpartition(".")[0]
-            if is_no_matrix(source.model, name):
-                self.ignored[name] = NO_MATRIX
+            if reason := why_not_packed(source.model, name):
+                self.ignored[name] = reason
                 continue
             asked = config.matrix(layer)
             if asked is None:
@@ -65,10 +68,10 @@ class Plan:
             )
         if head is not None:
             self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
-        if not self._specs and set(self.ignored.values()) == {NO_MATRIX}:
+        if not self._specs and set(self.ignored.values()) <= set(UNPACKED):
             raise SparsebitError(
                 f"the blocks of {type(source.model).__name__} multiply by no matrix of weights",
-                got=f"{matrices[0]!r}, {NO_MATRIX}",
+                got=", ".join(f"{name!r} ({reason})" for name, reason in [*self.ignored.items()][:1]) or None,
                 hint="quantize filters of convolutions with sparsebit.quantize",
             )
         if not self._specs:
@@ -110,7 +113,7 @@ class Plan:
 
     def announce(self) -> None:
         """Log which planned weights stay in float, in one message for each reason."""
-        for reason in (NO_MATRIX, UNSEEN, UNCALLED):
+        for reason in (*UNPACKED, UNSEEN, UNCALLED):
             names = [name for name, why in self.ignored.items() if why == reason]
             kinds = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
             if names:
@@ -121,22 +124,26 @@ class Plan:
         return list(self._outside)
 
 
-def is_no_matrix(model: nn.Module, name: str) -> bool:
-    """Whether a parameter with two or three axes is a filter, a table, a bias or a decay (Mamba's ``A_log``).
+def why_not_packed(model: nn.Module, name: str) -> str | None:
+    """Why a parameter with two or more axes is not a matrix or a stack of matrices; None if it may be one.
 
     Example:
         >>> model = nn.ModuleDict({"conv": nn.Conv1d(4, 4, 3, groups=4), "up": nn.Linear(4, 4)})
-        >>> is_no_matrix(model, "conv.weight"), is_no_matrix(model, "up.weight")
-        (True, False)
+        >>> why_not_packed(model, "conv.weight"), why_not_packed(model, "up.weight")
+        ('a filter, a table, a bias or a decay', None)
     """
-    layer, _, key = name.rpartition(".")
+    (layer, _, key), one = name.rpartition("."), model.get_parameter(name)
     filters_and_tables = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
-    is_row = 1 in model.get_parameter(name).shape[1:] and model.get_parameter(name).dim() == 3
-    return (
+    is_row = 1 in one.shape[1:] and one.dim() == 3
+    if (
         is_row
-        or key.endswith(("bias", "A_log"))
+        or key.endswith(("bias", "A_log"))  # a decay of Mamba
         or isinstance(model.get_submodule(layer), filters_and_tables)
-    )
+    ):
+        return NO_MATRIX
+    if not one.is_floating_point():
+        return NO_FLOATS
+    return OTHER_AXES if one.dim() > 3 else None
 
 
 def as_weight_spec(asked: MatrixSpec) -> WeightSpec:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.copies import copy_module
 from sparsebit.graph.run import evaluating
-from sparsebit.llm.blocks.calls import find_hidden, hidden_in, run_model
+from sparsebit.llm.blocks.calls import find_hidden, hidden_in, reading_ids, run_model
 from sparsebit.llm.blocks.find import Stack, find_stack
 from sparsebit.sparse.shrink.pretrained import text_config
 
@@ -54,6 +54,7 @@ def block_changes(model: nn.Module, rows: Tensor) -> list[float]:
     with evaluating(model), contextlib.ExitStack() as hooks:
         for index, block in enumerate(stack.modules):
             hooks.enter_context(block.register_forward_hook(measure(index), with_kwargs=True))
+        hooks.enter_context(reading_ids(model, rows[:1]))
         for row in rows:
             run_model(model, row[None])
     return [sum(values) / max(len(values), 1) for values in found]

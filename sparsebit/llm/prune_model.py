@@ -19,7 +19,8 @@ from sparsebit.batches import device_of
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.llm.arguments import require_count, require_part
-from sparsebit.llm.blocks.find import find_stack
+from sparsebit.llm.blocks.calls import decoder_ids
+from sparsebit.llm.blocks.find import find_stacks
 from sparsebit.llm.folders.source import float_module, load_module, stored_dtype
 from sparsebit.llm.language_model import is_quantized
 from sparsebit.llm.prune_blocks import drop_blocks
@@ -52,6 +53,7 @@ def prune(
             without, by weight. Needed to choose blocks.
         hidden: the fraction of the hidden channels to remove from every feed-forward layer, equally from all experts.
             If the width is a multiple of 32, so is the number removed, so that the rest can be quantized in groups.
+            Layers that are no wider than one such step stay as they are.
         heads: the fraction of the attention heads to remove; heads that share keys and values are removed together.
         blocks: how many blocks to remove.
         tokenizer: for texts; by default the one in the model's folder.
@@ -77,14 +79,16 @@ def prune(
         rows = rows.to(device_of(model))
     if heads:
         require_own_head_width(model)
-    path = find_stack(model).path
+    paths = [
+        stack.path for stack in find_stacks(model)
+    ]  # a list of which one block is left would not be found
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")
         model = drop_blocks(model, rows, blocks)
     if hidden or heads:
         with stacked_experts(model) as put_back:
-            model = _prune_widths(model, path, rows, hidden, heads)
+            model = _prune_widths(model, paths, rows, hidden, heads)
             put_back(model)
     if stored is not None:
         _store_as(model, stored)
@@ -112,25 +116,30 @@ def _require_float(model: object) -> None:
         )
 
 
-def _prune_widths(model: nn.Module, path: str, rows: Tensor | None, hidden: float, heads: float) -> nn.Module:
-    """The model with narrower blocks, which are in the list at ``path``."""
+def _prune_widths(
+    model: nn.Module, paths: Sequence[str], rows: Tensor | None, hidden: float, heads: float
+) -> nn.Module:
+    """The model with narrower blocks, which are in the lists at ``paths``."""
     blank = torch.zeros(2, 8, dtype=torch.long, device=device_of(model))
-    example = {"input_ids": blank if rows is None else rows[:2]}
+
+    def arguments(ids: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": ids, **decoder_ids(model, ids)}
+
     takes = inspect.signature(model.forward).parameters
     # Models that generate take it, some of them among others by any name.
     caches = "use_cache" in takes or getattr(model, "generation_config", None) is not None
     without = {"use_cache": False} if caches else {}
-    batches = None if rows is None else [{"input_ids": pair, **without} for pair in rows.split(2)]
+    batches = None if rows is None else [{**arguments(pair), **without} for pair in rows.split(2)]
     strategy = "l1norm" if rows is None else "activation_norm"
     settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.0, "ROUND_TO": 1}
     try:
         smodel = SparseModel(
             model,
             {"SPARSER": settings, "DEVICE": "cpu"},
-            example_kwargs={**example, **without},
+            example_kwargs={**arguments(blank if rows is None else rows[:2]), **without},
             copy_model=False,
         )
-        names = [f"{path}.{name}" for name, _ in model.get_submodule(path).named_children()]
+        names = [f"{path}.{name}" for path in paths for name, _ in model.get_submodule(path).named_children()]
         found = find_widths(smodel.groups(), names)
         # A layer may compute several groups: experts that hold [in, out] count for the residual stream too.
         for sparser in smodel.sparsers.values():
@@ -170,19 +179,23 @@ def stacked_experts(model: Any) -> Iterator[Callable[[Any], None]]:
 def find_widths(groups: ChannelGroups, blocks: Sequence[str]) -> dict[str, list[Group]]:
     """The heads and the hidden channels of each block, as ``{"heads": [...], "hidden": [...]}``.
 
-    Heads pass a softmax. Hidden channels are the other channels that a layer beside the attention computes. Channels
-    that several blocks compute together, such as the residual stream, are neither.
+    Heads pass a softmax: they are in the queries and in the result. Hidden channels are the other channels that a layer
+    beside the attention computes. Neither are channels that several blocks compute together, such as the residual
+    stream, and the channels of each head.
     """
     calls = groups.trace.calls
     attention = {name for name, call in calls.items() if call.spec.channels in ("attention", "softmax")}
+    queries = {name: calls[name].node.all_input_nodes[0].name for name in attention}
     inside = {str(calls[name].node.meta.get("module_path")) for name in attention} - {*blocks}
     found: dict[str, list[Group]] = {"heads": [], "hidden": []}
     for group in groups:
         if len({_holder(name, blocks) for name in group.producers} - {""}) != 1:
             continue
-        if attention.intersection(group.nodes):
+        if any({name, queries[name]} <= {*group.nodes} for name in attention):
             found["heads"].append(group)
-        elif not any(_holder(name, [*inside]) for name in group.producers):
+        elif not attention.intersection(group.nodes) and not any(
+            _holder(name, [*inside]) for name in group.producers
+        ):
             found["hidden"].append(group)
     return found
 
@@ -198,9 +211,17 @@ def _ask(smodel: SparseModel, groups: Sequence[Group], ratio: float, step: int, 
     if not free:
         raise SparsebitError(
             f"{what}: none can be removed",
-            got=next((str(group.frozen) for group in groups), "no layer inside a block computes any"),
+            got=next((str(group.frozen) for group in groups), "none was found in its blocks"),
         )
-    for group in free:
+    wide = [group for group in free if group.channels > math.gcd(group.channels, step)]
+    if not wide:
+        raise SparsebitError(
+            f"{what}: none can be removed",
+            where=free[0].name,
+            expected=f"more than {step}, which are removed {step} at a time" if step > 1 else "more than one",
+            got=str(free[0].channels),
+        )
+    for group in wide:  # others are no feed-forward layers: adapters, gates, the states of Mamba
         own = math.gcd(group.channels, step)
         removed = own * round(count_removed(group.channels, ratio) / own)
         if not 0 < removed < group.channels:

@@ -159,6 +159,7 @@ def _quantize(
             got=", ".join(sorted(set(plan.ignored.values()))),
             hint="pass no data, with METHOD: rtn: weights are then rounded without running the model",
         )
+    source.restore_buffers()
     plan.announce()
     return result
 

@@ -12,7 +12,7 @@ from sparsebit import llm
 from sparsebit.config.llm import load_llm_config
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.folders.source import WeightSource
-from sparsebit.llm.plan import Plan, embedding_and_head, is_no_matrix
+from sparsebit.llm.plan import Plan, embedding_and_head, why_not_packed
 from tests.llm.models import DECODERS, TRANSPOSED_EXPERTS
 
 
@@ -44,10 +44,22 @@ def test_filters_biases_and_decays_are_not_matrices() -> None:
     mamba.time_mix_key = nn.Parameter(torch.zeros(1, 1, 8))  # RWKV's
     mamba.short_filter = nn.Parameter(torch.zeros(8, 1, 4))  # of a convolution that is written as a function
     mamba.in_proj = nn.Linear(8, 8)
-    names = [
-        name for name, one in mamba.named_parameters() if one.dim() > 1 and not is_no_matrix(mamba, name)
-    ]
-    assert names == ["in_proj.weight"]
+    names = [name for name, one in mamba.named_parameters() if one.dim() > 1]
+    assert [name for name in names if why_not_packed(mamba, name) is None] == ["in_proj.weight"]
+
+
+def test_parameters_that_no_layer_packs_are_listed() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads, self.linear = nn.Parameter(torch.randn(3, 2, 8, 4)), nn.Linear(8, 8)
+            self.turn = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+
+    model = nn.Sequential(Block(), Block())
+    found = llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+    assert found.ignored["0.heads"] == "it has more than three axes"
+    assert found.ignored["1.turn"] == "it does not hold real floating-point numbers"
+    assert torch.equal(found.model.get_parameter("1.turn"), model[1].turn)
 
 
 def test_what_is_not_a_matrix_stays_in_float() -> None:

@@ -16,9 +16,12 @@ from sparsebit.errors import SparsebitError
 from tests.llm.decoder.family_models import family_model
 from tests.llm.models import (
     _GROUPED,
+    _PAIR,
     DECODERS,
     MORE_DECODERS,
+    ROUTES,
     TRANSPOSED_EXPERTS,
+    VOCABULARY,
     Plain,
     _from_config,
     encoder,
@@ -209,6 +212,57 @@ def test_a_model_that_also_reads_images_is_described_by_the_text_part_of_its_con
     assert small.config.vision_config.intermediate_size == 128
     small.save_pretrained(tmp_path)
     assert torch.equal(run(type(small).from_pretrained(tmp_path).eval()), run(small))
+
+
+def test_the_values_of_a_head_are_no_heads() -> None:
+    with pytest.raises(
+        SparsebitError, match=r"heads=0.5 of Llama4ForCausalLM: none can be removed\n.*none was found"
+    ):
+        llm.prune(make("llama4"), heads=0.5)
+
+
+def test_layers_of_one_step_stay_as_they_are() -> None:
+    model = family_model("llama", intermediate_size=32)
+    with pytest.raises(
+        SparsebitError, match=r"(?s)none can be removed.*more than 32, which are removed 32 at a"
+    ):
+        llm.prune(model, hidden=0.5)
+    transformers = pytest.importorskip("transformers")
+    languages = {"languages": ("en_XX",), "default_language": "en_XX", "adapter_reduction_factor": 2}
+    config = transformers.XmodConfig(**{**_GROUPED, **languages, "num_hidden_layers": 2}, is_decoder=False)
+    small: Any = llm.prune(transformers.XmodForMaskedLM(config).eval(), tokens(64), hidden=0.25)
+    assert small.config.intermediate_size == 96
+    assert small.roberta.encoder.layer[0].output.adapter_modules["en_XX"].dense1.out_features == 32
+
+
+def test_a_model_is_pruned_after_it_was_saved(tmp_path: Path) -> None:
+    model: Any = _from_config("apertus", **_GROUPED)
+    model.save_pretrained(tmp_path)  # leaves a string in the config, of which this class cannot be built
+    small: Any = llm.prune(model, tokens(64), hidden=0.25)
+    assert small.config.intermediate_size == 96
+
+
+@pytest.mark.parametrize("name", ["t5", "pegasus", "t5gemma"])
+def test_encoder_and_decoder_get_narrower_together(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    if name == "t5gemma":
+        part = {**_GROUPED, "head_dim": 16, "num_hidden_layers": 2}
+        config = transformers.T5GemmaConfig(encoder=part, decoder=part, vocab_size=VOCABULARY)
+        model = transformers.T5GemmaForConditionalGeneration(config).eval()
+    elif name == "pegasus":
+        config = transformers.PegasusConfig(**_PAIR, vocab_size=VOCABULARY)
+        model = transformers.PegasusForConditionalGeneration(config).eval()
+    else:
+        model = ROUTES[name]()
+    small: Any = llm.prune(model, tokens(64), hidden=0.25)
+    before, after = (
+        [key for key, one in net.state_dict().items() if width in one.shape and one.dim() == 2]
+        for net, width in ((model, 128), (small, 96))
+    )
+    assert {*before} <= {*after} and any("encoder" in key for key in before)
+    assert any("decoder" in key for key in before)
+    small.save_pretrained(tmp_path)
+    assert type(small).from_pretrained(tmp_path).state_dict().keys() == small.state_dict().keys()
 
 
 def test_a_wrapped_model_is_taken_and_weights_without_numbers_are_named() -> None:

@@ -329,6 +329,65 @@ def test_a_square_matrix_stored_as_in_by_out_keeps_its_orientation(tmp_path: Pat
     assert torch.equal(logits(loaded.model, ids), logits(result.model, ids))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_in_another_type_is_quantized_in_float32(dtype: torch.dtype) -> None:
+    model = DECODERS["llama"]().to(dtype)
+    found = llm.quantize(model, tokens(), CONFIG, progress=False).model
+    wide = llm.quantize(model.float(), tokens(), CONFIG, progress=False).model
+    assert torch.equal(logits(found, tokens(8)[None]), logits(wide, tokens(8)[None]))
+
+
+def test_attention_of_torch_is_quantized() -> None:
+    torch.manual_seed(0)
+    model = Plain()
+    model.blocks = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(2))
+    result, ids = llm.quantize(model, tokens(), CONFIG, progress=False), tokens(8)[None]
+    assert not result.ignored and len(result.weights) == 2 * 4
+    state = model.state_dict() | {name: held.numbers() for name, held in result.weights.items()}
+    model.load_state_dict(state)
+    assert torch.allclose(logits(result.model, ids), logits(model.eval(), ids), atol=1e-5)
+
+
+class _Counting(nn.Linear):
+    """Counts its calls in a buffer."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(32, 32)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_buffers_that_calibration_changes_get_their_values_back() -> None:
+    model = Plain()
+    model.blocks = nn.ModuleList(nn.Sequential(_Counting(), nn.Linear(32, 32)) for _ in range(2))
+    result = llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert [float(one) for one in result.model.buffers() if one.dim() == 0] == [0, 0]
+
+
+class _Pair(Plain):
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(input_ids + positions)
+
+
+def test_models_that_cannot_run_on_token_ids_are_named() -> None:
+    with pytest.raises(SparsebitError, match=r"(?s)_Pair raised TypeError on token ids.*int64\[1, 32\]"):
+        llm.quantize(_Pair(), tokens(), CONFIG, progress=False)
+    model = Plain()
+    model.embed = nn.Linear(32, 32)  # type: ignore[assignment]
+    with pytest.raises(
+        SparsebitError, match=r"(?s)Plain raised RuntimeError.*models.py:\d+ in Plain.forward"
+    ):
+        llm.quantize(model, tokens(), CONFIG, progress=False)
+    model.blocks = nn.ModuleList(torch.jit.script(block) for block in model.blocks)
+    with pytest.raises(SparsebitError, match=r"(?s)of TorchScript modules cannot.*where: +blocks.0"):
+        llm.quantize(model, None, {"METHOD": "rtn"}, progress=False)
+
+
 def test_what_a_call_with_gradients_left_in_a_module_is_copied_too() -> None:
     model = DECODERS["llama"]()
     with torch.enable_grad():

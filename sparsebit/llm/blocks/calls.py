@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,9 +17,14 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-from sparsebit.errors import SparsebitError
+from sparsebit.errors import SparsebitError, with_article
+from sparsebit.graph.capture.source import source_of_error
 from sparsebit.graph.exclusive import replaced
 from sparsebit.llm.blocks.spill import MOST_BYTES
+
+ROUND_ONLY = (
+    "to quantize it, pass no data, with METHOD: rtn: weights are then rounded without running the model"
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,8 @@ def hidden_in(output: Any) -> Tensor:
         raise SparsebitError(
             "a block returned no hidden states",
             expected="a tensor, or a tuple that begins with one",
-            got=type(output).__name__,
+            got=with_article(type(output).__name__),
+            hint=ROUND_ONLY,
         )
     return found
 
@@ -127,16 +133,48 @@ def find_hidden(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int | s
     for place, value in places:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= 2:
             return place, value
-    raise SparsebitError("a block was called without hidden states", expected="a floating-point tensor")
+    raise SparsebitError(
+        "a block was called without hidden states",
+        expected="a floating-point tensor with a feature axis among its arguments",
+        got=", ".join(with_article(type(value).__name__) for _, value in places) or "no argument",
+        hint=ROUND_ONLY,
+    )
+
+
+@contextlib.contextmanager
+def reading_ids(model: nn.Module, ids: Tensor) -> Iterator[None]:
+    """What a model raises on token ids becomes an error of ours, with the model's line."""
+    try:
+        yield
+    except (SparsebitError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        place = source_of_error(error)
+        raise SparsebitError(
+            f"{type(model).__name__} raised {type(error).__name__} on token ids: "
+            f"{str(error).strip().partition(chr(10))[0]}",
+            where=str(place) if place else None,
+            expected="a model that is called with token ids alone",
+            got=f"{str(ids.dtype).removeprefix('torch.')}{list(ids.shape)}",
+            hint="put the model into a module whose forward takes token ids and passes what else it needs",
+        ) from error
+
+
+def decoder_ids(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
+    """The argument for a decoder behind an encoder, if the model has both: the same ids, shifted by one."""
+    known = inspect.signature(model.forward).parameters
+    if not {"input_ids", "decoder_input_ids"} <= {*known}:
+        return {}
+    shifted: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    return {"decoder_input_ids": ids if shifted is None else shifted(labels=ids)}
 
 
 def run_model(model: nn.Module, ids: Tensor) -> Any:
     """The model on token ids, without a cache where it has one. A decoder behind an encoder reads the same ids."""
     known = inspect.signature(model.forward).parameters
-    keywords: dict[str, Any] = {"use_cache": False} if "use_cache" in known else {}
-    if "input_ids" in known and "decoder_input_ids" in known:
-        shifted = getattr(model, "prepare_decoder_input_ids_from_labels", None)
-        keywords["decoder_input_ids"] = ids if shifted is None else shifted(labels=ids)
+    keywords: dict[str, Any] = decoder_ids(model, ids)
+    if "use_cache" in known:
+        keywords["use_cache"] = False
     configs = {
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }

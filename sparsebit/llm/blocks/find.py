@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -22,10 +23,10 @@ class Stack(NamedTuple):
 def find_stack(model: nn.Module) -> Stack:
     """The list of blocks that holds the most parameters.
 
-    Any ``ModuleList`` or ``Sequential`` of at least two modules of one class counts; lists inside a block (its experts)
-    hold less than the list of the blocks itself. Classes that share a base are one class (Jamba's attention and Mamba
-    layers) where no list of one class holds half as much. A list of one module counts where there is no longer one: a
-    model may call it several times (ALBERT).
+    Any ``ModuleList`` or ``Sequential`` of at least two modules of one class counts, and a ``ModuleDict`` whose names
+    differ by a number only; lists inside a block (its experts) hold less than the list of the blocks itself. Classes
+    that share a base are one class (Jamba's attention and Mamba layers) where no list of one class holds half as much.
+    A list of one module counts where there is no longer one: a model may call it several times (ALBERT).
 
     Example:
         >>> net = nn.Sequential(nn.Embedding(9, 4), nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
@@ -71,9 +72,11 @@ def _by_size(model: nn.Module) -> list[Stack]:
 
 def _candidates(model: nn.Module) -> Iterator[tuple[float, Stack]]:
     for path, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential):
+        if not isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict):
             continue
         children = dict(module.named_children())  # a module that is there several times is one block
+        if isinstance(module, nn.ModuleDict) and len({re.sub(r"\d+", "#", name) for name in children}) > 1:
+            continue  # an encoder beside a decoder, or one head for each task
         if not children or (len(children) == 1 and not isinstance(module, nn.ModuleList)):
             continue
         kinds = {type(child) for child in children.values()}

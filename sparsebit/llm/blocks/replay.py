@@ -17,6 +17,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sparsebit.graph.opened import OPENED, run_opened
 from sparsebit.llm.blocks.spill import MOST_BYTES
 from sparsebit.llm.weights.uses import PRODUCTS
 
@@ -92,6 +93,8 @@ class ReplayedRun(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func in OPENED:
+            return run_opened(self, func, args, kwargs)
         if func not in _KEPT:
             return func(*args, **(kwargs or {}))
         number, self._product = self._product, self._product + 1

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sparsebit.errors import SparsebitError
-from sparsebit.llm.blocks.calls import StandIns, find_hidden, hidden_in, run_model
+from sparsebit.llm.blocks.calls import StandIns, find_hidden, hidden_in, reading_ids, run_model
 
 Mark = tuple[int, int]  # the number of a visit, and a leaf of what its block returned
 Lend = Callable[[str], contextlib.AbstractContextManager[nn.Module]]
@@ -115,7 +115,8 @@ def find_route(model: nn.Module, names: Sequence[str], lend: Lend, ids: Tensor) 
     except Exception:  # of a model that computes with random numbers, or on shapes that are not the real ones
         route = None
     if route is None or any(visit.start for visit in route.visits):
-        route = _Tracer(model, names, lend, guess=False).run(model, ids)
+        with reading_ids(model, ids):
+            route = _Tracer(model, names, lend, guess=False).run(model, ids)
     if not route.visits:
         raise SparsebitError(
             f"{type(model).__name__} called none of its {len(names)} blocks, such as {names[0]!r}",

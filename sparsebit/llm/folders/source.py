@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class WeightSource:
         self.tied = _tied(model, self.blocks)
         self._stored = stored
         self._filled: set[str] = set()  # blocks with weights of their own
+        self._buffers: dict[str, Tensor] = {}
+        self._note_buffers(name for name, one in model.named_buffers() if not one.is_meta)
 
     @classmethod
     def open(
@@ -92,7 +94,8 @@ class WeightSource:
         if self._stored is None:
             for module in block.modules():
                 for key, parameter in module.named_parameters(recurse=False):
-                    own = parameter.detach().to(torch.float32, copy=True)
+                    dtype = torch.float32 if parameter.is_floating_point() else parameter.dtype
+                    own = parameter.detach().to(dtype, copy=True)
                     setattr(module, key, nn.Parameter(own, requires_grad=False))
         else:
             names = [f"{name}.{key}" for key in block.state_dict()]
@@ -128,6 +131,18 @@ class WeightSource:
                 setattr(one, key, tensor)
             self._filled.discard(name)
 
+    def restore_buffers(self) -> None:
+        """Give buffers that the model changed while it ran (a counter, a running mean) their first values."""
+        for name, value in self._buffers.items():
+            path, _, key = name.rpartition(".")
+            held = self.model.get_submodule(path)._buffers
+            now = held.get(key)
+            if now is not None and not torch.equal(now, value):
+                held[key] = value
+
+    def _note_buffers(self, names: Iterable[str]) -> None:
+        self._buffers |= {name: self.model.get_buffer(name).clone() for name in names}
+
     def _load(self, names: list[str]) -> None:
         assert self._stored is not None
         missing = set(names)
@@ -138,6 +153,7 @@ class WeightSource:
             missing.discard(name)
         if missing:
             raise _no_tensor(self.folder or "", min(missing))
+        self._note_buffers(name for name in names if name in dict(self.model.named_buffers()))
 
 
 def _tied(model: nn.Module, blocks: Sequence[str]) -> dict[str, str]:
@@ -182,10 +198,18 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
+    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced.
+
+    All else is float32, as in the blocks and in models from folders. Buffers follow where parameters have their dtype.
+    """
     blocks = [block for stack in find_stacks(model) for block in stack.modules]
     shared = {id(tensor): tensor for block in blocks for tensor in block.parameters()}
-    return copy_module(model, shared).eval()
+    others = {one.dtype for one in model.parameters() if one.is_floating_point()} - {torch.float32}
+    made = copy_module(model, dict(shared)).eval()
+    for tensor in [*made.parameters(), *made.buffers()]:
+        if tensor.dtype in others and id(tensor) not in shared:
+            tensor.data = tensor.data.float()
+    return made
 
 
 def separate_blocks(model: nn.Module) -> None:
@@ -353,6 +377,12 @@ def making_empty(stored: int, what: str, where: str) -> Iterator[None]:
 def float_module(model: nn.Module) -> nn.Module:
     """The model inside its wrappers; an error if it holds adapters, or weights that are NaN or without values."""
     model = unwrap(model)
+    if name := next((n for n, one in model.named_modules() if isinstance(one, torch.jit.ScriptModule)), None):
+        raise SparsebitError(
+            "weights of TorchScript modules cannot be replaced",
+            where=name,
+            hint="pass the module that was given to torch.jit.script or torch.jit.trace",
+        )
     if callable(getattr(model, "merge_and_unload", None)):
         raise SparsebitError(
             f"a {type(model).__name__} contains adapters in addition to its weights",

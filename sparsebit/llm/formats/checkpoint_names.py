@@ -93,6 +93,22 @@ def float_stacks(model: LanguageModel) -> dict[str, Tensor]:
     }
 
 
+def joined_floats(model: LanguageModel) -> list[str]:
+    """Float matrices that checkpoints store in one tensor with others."""
+    sizes = {name: len(one) for name, one in float_state(model.model).items() if one.dim() == 2}
+    if not sizes:
+        return []
+    ends = torch.tensor(list(sizes.values())).cumsum(0)
+    parts = zip(sizes, torch.arange(int(ends[-1])).tensor_split(ends[:-1]), strict=True)
+    stored = as_stored(model.model, {name: rows[:, None].expand(-1, 2) for name, rows in parts})
+    found = []
+    for rows in stored.values():
+        if rows.dim() == 2 and rows.shape[1] == 2:
+            sources = torch.searchsorted(ends, rows[:, 0].contiguous(), right=True).unique()
+            found += [list(sizes)[source] for source in sources.tolist()] if len(sources) > 1 else []
+    return found
+
+
 def as_stored(model: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of a transformers model as its checkpoints name and split them."""
     from transformers.core_model_loading import revert_weight_conversion

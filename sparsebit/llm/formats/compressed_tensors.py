@@ -31,6 +31,7 @@ from sparsebit.llm.formats.checkpoint_names import (
     StoredLayer,
     as_stored,
     float_stacks,
+    joined_floats,
     refuse_unsplit,
     stored_layers,
 )
@@ -118,6 +119,11 @@ class CompressedTensors:
         for name in float_stacks(model) if schemes else ():
             reason = "checkpoints store it in parts, which transformers does not join beside packed experts"
             yield FormatRefusal(name, reason, "IGNORE: all experts, or none")
+        for name in joined_floats(model) if schemes else ():
+            reason = (
+                "checkpoints join it with others, which transformers does not split beside packed experts"
+            )
+            yield FormatRefusal(name, reason, "IGNORE: all experts")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""

@@ -71,12 +71,11 @@ class GptqV1:
         """Layers that are refused by their kind, and all layers if they differ in width or group size."""
         yield from refuse_by_kind(model, self.refuse)
         yield from refuse_unsplit(model)
-        kinds = {(held.grid.code.bits, held.grid.layout.group_size) for _, held in layers_of(model)}
-        if len(kinds) > 1:
+        widths = {held.grid.code.bits for _, held in layers_of(model)}
+        if len(widths) > 1 or len(group_sizes(model)) > 1:
             for name, _ in layers_of(model):
-                yield FormatRefusal(
-                    name, "all its layers have the same width and group size", "no W.SPECIFIC"
-                )
+                reason = "all its layers have the same width and group size"
+                yield FormatRefusal(name, reason, "one BIT and one GROUP_SIZE for all layers")
 
     def write(self, model: LanguageModel, path: Path, ids: Tensor) -> None:
         """Weights, config and tokenizer."""
@@ -84,7 +83,7 @@ class GptqV1:
         described = {
             "quant_method": "gptq",
             "bits": first.grid.code.bits,
-            "group_size": first.grid.layout.group_size or -1,
+            "group_size": group_sizes(model).pop() or -1,
             "desc_act": False,
             "sym": True,
             "lm_head": False,
@@ -95,6 +94,16 @@ class GptqV1:
         for layer in stored_layers(model):
             tensors |= {f"{layer.name}.{key}": value for key, value in layer_tensors(layer.held).items()}
         write_pretrained(model, path, tensors, described | packed_modules(model))
+
+
+def group_sizes(model: LanguageModel) -> set[int | None]:
+    """The group sizes of all layers; complete rows are groups of their length where other layers have groups."""
+    sizes = {held.grid.layout.group_size for _, held in layers_of(model)}
+    return (
+        sizes
+        if sizes == {None}
+        else {held.grid.layout.group_size or held.shape[1] for _, held in layers_of(model)}
+    )
 
 
 def packed_modules(model: LanguageModel) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sparsebit.graph.opened import OPENED, run_opened
+
 
 class Matrix(NamedTuple):
     """One matrix of weights: a parameter, or one entry of a stacked parameter."""
@@ -83,6 +85,8 @@ class WatchWeights(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in OPENED:
+            return run_opened(self, func, args, kwargs)
         if (func in BATCHED and len(args) == 2) or (func in _BADDBMM and len(args) == 3):
             for one in self._stacked(args[-1], args[-2]):
                 self._seen(one)

@@ -63,8 +63,10 @@ def shrink_pretrained(
         )
     state = shrink_state_dict(model.state_dict(), plan)
     changes = _changes(model, plan, groups)
-    for numbers in _combinations(changes):
-        made = _make(model, numbers, state)
+    # An encoder and a decoder may have a config each (T5Gemma).
+    ways = (False, True) if len(_parts(model.config)) > 1 else (False,)
+    for numbers, everywhere in itertools.product(_combinations(changes), ways):
+        made = _make(model, numbers, state, everywhere=everywhere)
         if made is None:
             continue
         made.train(model.training)
@@ -126,16 +128,30 @@ def _combinations(changes: Mapping[str, list[int | None]]) -> Iterator[dict[str,
             yield {name: value for name, value in one if value is not None}
 
 
-def _config_with(model: nn.Module, numbers: Mapping[str, int]) -> Any:
-    """The model's config with changed numbers; if heads are removed, the width of a head is set explicitly."""
+def _config_with(model: nn.Module, numbers: Mapping[str, int], *, everywhere: bool = False) -> Any:
+    """The model's config with changed numbers; if heads are removed, the width of a head is set explicitly.
+
+    ``everywhere`` changes them in all of its parts where they are the same, not only in the part for text.
+    """
     config: Any = copy.deepcopy(model.config)
-    text = text_config(config)
-    heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)
-    if "num_attention_heads" in numbers and heads and width and not _names_head_width(text):
-        text.head_dim = width // heads  # otherwise it would follow from the number of heads
-    for name, value in numbers.items():
-        setattr(text, name, value)
+    for part in [config, *vars(config).values()]:
+        if hasattr(part, "to_dict") and isinstance(part.dtype, str):  # as save_pretrained leaves it behind
+            part.dtype = getattr(torch, part.dtype)
+    before = {name: getattr(text_config(config), name) for name in numbers}
+    for part in _parts(config) if everywhere else [text_config(config)]:
+        heads, width = getattr(part, "num_attention_heads", None), getattr(part, "hidden_size", None)
+        if "num_attention_heads" in numbers and heads and width and not _names_head_width(part):
+            part.head_dim = width // heads  # otherwise it would follow from the number of heads
+        for name, value in numbers.items():
+            if vars(part).get(name) == before[name]:
+                setattr(part, name, value)
     return config
+
+
+def _parts(config: Any) -> list[Any]:
+    """A config and those inside it, each without what is not for text."""
+    found = [config, *(one for one in vars(config).values() if hasattr(one, "to_dict"))]
+    return list({id(text_config(one)): text_config(one) for one in found}.values())
 
 
 def _names_head_width(config: Any) -> bool:
@@ -193,9 +209,11 @@ def require_own_head_width(model: nn.Module) -> None:
     )
 
 
-def _make(model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor]) -> nn.Module | None:
+def _make(
+    model: nn.Module, numbers: Mapping[str, int], state: Mapping[str, Tensor], *, everywhere: bool
+) -> nn.Module | None:
     """A model with this config and these weights; None if they do not fit each other."""
-    config = _config_with(model, numbers)
+    config = _config_with(model, numbers, everywhere=everywhere)
     if _shapes(model, config) != {name: tensor.shape for name, tensor in state.items()}:
         return None
     with torch.random.fork_rng(devices=[]):

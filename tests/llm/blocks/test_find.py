@@ -71,6 +71,15 @@ def test_lists_of_output_layers_embeddings_and_convolutions_are_no_blocks() -> N
     assert [stack.path for stack in find_stacks(Model())] == ["layers", "beside"]
 
 
+def test_blocks_in_a_dict_differ_by_their_numbers() -> None:
+    def layers() -> nn.ModuleDict:
+        return nn.ModuleDict({f"layer_{index}": nn.Sequential(nn.Linear(4, 4)) for index in (1, 2)})
+
+    assert find_stack(nn.ModuleDict({"h": layers()})).names == ("h.layer_1", "h.layer_2")
+    pair = nn.ModuleDict({"encoder": layers(), "decoder": layers()})
+    assert [stack.path for stack in find_stacks(pair)] == ["encoder", "decoder"]
+
+
 def test_a_block_that_is_listed_twice_is_one() -> None:
     shared = nn.Linear(4, 4)
     assert find_stack(nn.ModuleDict({"a": nn.ModuleList([shared] * 3)})).names == ("a.0",)

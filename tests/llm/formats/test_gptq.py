@@ -27,7 +27,7 @@ def numbers(tensors: dict[str, torch.Tensor], layer: str, bits: int) -> torch.Te
     return ((values.flatten(0, 1) - (zeros.flatten(1) + 1)[group]) * scale[group]).T
 
 
-@pytest.mark.parametrize(("bits", "size"), [(4, 32), (2, 32), (8, 0)])
+@pytest.mark.parametrize(("bits", "size"), [(4, 32), (2, 32), (4, 64), (8, 0)])
 def test_readers_get_the_weights(tmp_path: Path, bits: int, size: int) -> None:
     model = quantized(BIT=bits, GROUP_SIZE=size)
     report = model.export(tmp_path / "out", "gptq")

@@ -41,4 +41,9 @@ def test_every_spelling_of_a_product() -> None:
         torch.baddbmm(torch.zeros(3, 2, 6), torch.ones(3, 2, 4), stack)
     assert [(use.matrix.expert, len(use.inputs)) for use in seen[:3]] == [(0, 0), (1, 2), (2, 2)]
     assert [use.matrix.transposed for use in seen] == 3 * [True] + 3 * [False] + 3 * [True]
+    seen.clear()
+    attention = nn.MultiheadAttention(8, 2)
+    with WatchWeights(dict(attention.named_parameters()), seen.append), torch.no_grad():
+        attention(*3 * [torch.randn(5, 1, 8)])
+    assert [use.matrix.name for use in seen] == ["in_proj_weight", "out_proj.weight"]
     assert str(Matrix("stack", 2)) == "stack[2]" and str(Matrix("w")) == "w"

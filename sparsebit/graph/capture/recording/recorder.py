@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
@@ -20,7 +19,6 @@ from sparsebit.graph.capture.normalize import canonical_call, is_tensor_method, 
 from sparsebit.graph.capture.recording.data_reads import DataDependenceError, DataPolicy, describe_read
 from sparsebit.graph.capture.recording.names import Names
 from sparsebit.graph.capture.recording.origins import Origins
-from sparsebit.graph.capture.recording.size_len import copy_function
 from sparsebit.graph.capture.recording.skip_work import skip_work
 from sparsebit.graph.capture.recording.tape import Tape
 from sparsebit.graph.capture.recording.writes import Writes, functional_call
@@ -28,19 +26,12 @@ from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import Source, find_source, is_foreign, running_line
 from sparsebit.graph.functional import check_branch
+from sparsebit.graph.opened import OPENED, run_opened
 from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
 from sparsebit.numerics.unwritten import version_of
 
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
-
-# One Python function over several operators that have to be visible by themselves: the copy does not offer itself to
-# the recorder, so that its inside shows.
-_OPENED = {
-    F.multi_head_attention_forward: copy_function(
-        F.multi_head_attention_forward, {"has_torch_function": lambda *_: False}
-    )
-}
 
 
 class LostSize(NamedTuple):
@@ -101,9 +92,8 @@ class Recorder(TorchFunctionMode):
             return args[0]
         if name == "register_hook":
             self.note("data", "a hook on a tensor's gradient is not part of the graph")
-        if func in _OPENED:
-            with self:
-                return _OPENED[func](*args, **kwargs)
+        if func in OPENED:
+            return run_opened(self, func, args, kwargs)
         return self.record(func, args, kwargs)
 
     def add_placeholder(self, name: str, tensor: Tensor) -> None:

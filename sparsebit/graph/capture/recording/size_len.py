@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sparsebit.graph.exclusive import exclusively, replaced
+from sparsebit.graph.opened import copy_function
 
 
 @exclusively
@@ -54,13 +55,3 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _writes_globals(code: types.CodeType) -> bool:
     return any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(code))
-
-
-def copy_function(function: Any, names: dict[str, Any]) -> types.FunctionType:
-    """A copy of a Python function in which some global names refer to other objects."""
-    found = function.__globals__ | names
-    copied = types.FunctionType(
-        function.__code__, found, function.__name__, function.__defaults__, function.__closure__
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
