@@ -304,15 +304,6 @@ def _require_float(model: object) -> None:
     if not isinstance(model, nn.Module | str | os.PathLike):
         got = "None" if model is None else with_article(type(model).__name__)
         raise SparsebitError("llm.quantize takes a torch.nn.Module or a folder", got=got)
-    if isinstance(model, nn.Module):
-        wide = (name for name, one in model.named_parameters() if one.dtype == torch.float64)
-        if (name := next(wide, None)) is not None:
-            raise SparsebitError(
-                "language models are quantized in float32",
-                where=name,
-                got="float64",
-                hint="call model.float() first",
-            )
 
 
 def _data_is_needed(what: str) -> SparsebitError:
