@@ -160,11 +160,11 @@ class Search:
         return met
 
     def _out_of_time(self, costs: float) -> bool:
-        trials = [trial for trial in self.reached.values() if trial.measured is not None]
-        if not trials:
+        if not self.reached:
             return False
         left = self.time_budget - self.seconds
-        over = left <= 0 or (costs > 1 and left < costs * min(trial.seconds for trial in trials))
+        measured = [trial.seconds for trial in self.reached.values() if trial.measured is not None]
+        over = left <= 0 or (costs > 1 and left < costs * min(measured, default=0.0))
         if over:
             self.stopped = f"the time budget of {self.time_budget:.0f} s is used up"
         return over
@@ -306,7 +306,11 @@ class Search:
         done = [trial for trial in self.reached.values() if trial.measured is not None]
         if not done:
             reasons = dict.fromkeys(trial.failed for trial in self.reached.values())
-            raise SparsebitError("no recipe could be applied to this model", got="; ".join(reasons))
+            raise SparsebitError(
+                "no recipe could be applied to this model",
+                got="; ".join(reasons),
+                hint=f"{self.stopped}; raise it" if self.stopped.startswith("the time budget") else None,
+            )
 
         def order(trial: Trial) -> tuple[float, ...]:
             measured = trial.measured
