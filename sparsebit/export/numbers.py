@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.export.translate.marker import Marked
-from sparsebit.runtime.packages import require
+from sparsebit.runtime.arrays import as_array
 
 
 def distance(got: Any, wanted: Any) -> tuple[int, int]:
@@ -42,14 +42,6 @@ def float8_steps(numbers: Any, tensor: Marked) -> Any:
     return torch.where(bits < 128, bits, 128 - bits).numpy()
 
 
-def as_array(x: Tensor) -> Any:
-    """A tensor as a numpy array, as runtimes take it: also in bfloat16."""
-    x = x.detach().cpu()
-    if x.dtype == torch.bfloat16:
-        return x.contiguous().view(torch.int16).numpy().view(require("ml_dtypes").bfloat16)
-    return x.numpy()
-
-
 def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> float:
     """The largest difference relative to the largest value, at least ``smallest``; infinite if not comparable."""
     a, b = np.asarray(got), as_array(wanted)
@@ -61,8 +53,8 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
         return float(np.mean(a != b))
     wide = np.complex128 if wanted.is_complex() else np.float64
     a, b = a.astype(wide), b.astype(wide)
-    known = np.isfinite(b)
-    if not np.array_equal(known, np.isfinite(a)):
+    known = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~known], b[~known], equal_nan=True):
         return float("inf")
     largest = float(np.abs(b[known]).max(initial=0))
     return float(np.abs(a[known] - b[known]).max(initial=0)) / max(largest, smallest)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sparsebit.export.numbers import as_array
+from sparsebit.runtime.arrays import as_array
 
 LARGEST_SQNR = 200.0  # dB: outputs that are equal
 
