@@ -38,8 +38,8 @@ class ModelDraft(FolderDraft):
     def write(self, model: Any, *, external: bool | None = None) -> None:
         """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` if one file cannot hold them.
 
-        If there is such a file, they go to ``<name>.2.data`` and so on: it belongs to the model in this place, which needs
-        it until the new one has taken its place, or to a model that was renamed.
+        If there is such a file, they go to ``<name>.2.data`` and so on: it belongs to the model in this place, until
+        the new one has taken its place, or to a model that was renamed.
         """
         onnx, ir = require("onnx"), require("onnx_ir")
         tensors = [value.const_value for value in model.graph.initializers.values()]

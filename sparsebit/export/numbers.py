@@ -11,6 +11,8 @@ from torch import Tensor
 from sparsebit.export.translate.marker import Marked
 from sparsebit.runtime.arrays import as_array
 
+MASK = 1000.0  # times the largest number that is no mask
+
 
 def distance(got: Any, wanted: Any) -> tuple[int, int]:
     """How many codes differ, and by how much at most."""
@@ -56,8 +58,25 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
     known = np.isfinite(a) & np.isfinite(b)
     if not np.array_equal(a[~known], b[~known], equal_nan=True):
         return float("inf")
-    largest = float(np.abs(b[known]).max(initial=0))
-    return float(np.abs(a[known] - b[known]).max(initial=0)) / max(largest, smallest)
+    a, b = without_mask(a[known], b[known])
+    return float(np.abs(a - b).max(initial=0)) / max(float(np.abs(b).max(initial=0)), smallest)
+
+
+def without_mask(got: Any, wanted: Any) -> tuple[Any, Any]:
+    """Finite numbers without those that mask a place, such as -1e9: beside them, every other number would seem exact.
+
+    A mask is the number of the largest magnitude, if it is far beyond all others and equal in both.
+
+    Example:
+        >>> without_mask(np.array([1.0, -1e9]), np.array([2.0, -1e9]))[0]
+        array([1.])
+    """
+    sizes = np.abs(wanted)
+    masked = sizes == sizes.max(initial=0)
+    rest = sizes[~masked].max(initial=0)
+    if not 0 < MASK * rest < sizes.max(initial=0) or not np.array_equal(got[masked], wanted[masked]):
+        return got, wanted
+    return got[~masked], wanted[~masked]
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:
