@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.export.translate.marker import Marked
+from sparsebit.numerics.masked import masked_places
 from sparsebit.runtime.arrays import as_array
-
-MASK = 1000.0  # times the largest number that is no mask
 
 
 def distance(got: Any, wanted: Any) -> tuple[int, int]:
@@ -63,20 +62,9 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
 
 
 def without_mask(got: Any, wanted: Any) -> tuple[Any, Any]:
-    """Finite numbers without those that mask a place, such as -1e9: beside them, every other number would seem exact.
-
-    A mask is the number of the largest magnitude, if it is far beyond all others and equal in both.
-
-    Example:
-        >>> without_mask(np.array([1.0, -1e9]), np.array([2.0, -1e9]))[0]
-        array([1.])
-    """
-    sizes = np.abs(wanted)
-    masked = sizes == sizes.max(initial=0)
-    rest = sizes[~masked].max(initial=0)
-    if not 0 < MASK * rest < sizes.max(initial=0) or not np.array_equal(got[masked], wanted[masked]):
-        return got, wanted
-    return got[~masked], wanted[~masked]
+    """Finite numbers without those that mask a place, see ``masked_places``."""
+    masked = masked_places(torch.from_numpy(wanted), torch.from_numpy(got))
+    return (got, wanted) if masked is None else (got[~masked.numpy()], wanted[~masked.numpy()])
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:
