@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
@@ -111,6 +111,21 @@ def test_the_time_budget_also_ends_a_search_in_which_every_trial_fails(
     with pytest.raises(SparsebitError, match=r"(?s)not a number.*time budget of 0 s is used up; raise it"):
         compress(net, batches, size=0.1, time_budget=0, metric=nothing, on_trial=tried.append)
     assert len(tried) == 1
+
+
+def test_buffers_that_a_model_writes_stay_those_of_the_user(batches: Batches) -> None:
+    class Counts(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x.flatten(1)[:, :8])
+
+    net = Counts().eval()
+    found = compress(net, batches, size=0.2, max_drop=1.0, ratios=(0.5,))
+    assert found.recipe.prune is not None and found.float_model.get_buffer("calls") == net.calls == 0
 
 
 def test_the_time_budget_ends_it_and_says_so(net: nn.Module, batches: Batches) -> None:
