@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsebit.batches import DataError, ModelInputs, device_of, read_batches, to_device
+from sparsebit.batches import Call, DataError, ModelInputs, copied, device_of, read_batches, to_device
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.run import evaluating
 
@@ -71,6 +71,9 @@ def measure(
     with evaluating(model), torch.no_grad():
         for item in read_batches(batches, None, what, shown):
             args, kwargs, _, labels = to_device(inputs.labelled(item), device)
+            args, kwargs = copied(
+                Call(args, kwargs)
+            )  # the model may write to them, and a batch is read again
             outputs = first_tensor(model(*args, **kwargs))
             labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
             size = len(labels) if isinstance(labels, Sequence) or np.ndim(labels) else 1

@@ -12,10 +12,10 @@ from torch import nn
 
 from sparsebit.batches import as_call, to_device
 from sparsebit.errors import SparsebitError
-from sparsebit.export.numbers import as_array
 from sparsebit.export.onnx_export import export_onnx, graph_of
 from sparsebit.graph.run import flatten_call
 from sparsebit.runtime import PairedClock, open_session, time_call
+from sparsebit.runtime.arrays import as_array
 
 
 def runtime_call(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ class ModelDraft(FolderDraft):
         if not path.parent.is_dir():
             raise ExportError("there is no such folder", where=str(path.parent), hint="create it first")
         super().__init__(path)
-        self.path, self._weights = path, (f"{path.name}.data", f"{path.name}.2.data")
+        self.path = path
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -36,8 +38,8 @@ class ModelDraft(FolderDraft):
     def write(self, model: Any, *, external: bool | None = None) -> None:
         """Write an ``onnx_ir`` model; the weights go to ``<name>.data`` if one file cannot hold them.
 
-        If a model in the same place uses that name, they go to ``<name>.2.data``: its own weights stay until the new
-        model has taken its place.
+        If there is such a file, they go to ``<name>.2.data`` and so on: it belongs to the model in this place, until
+        the new one has taken its place, or to a model that was renamed.
         """
         onnx, ir = require("onnx"), require("onnx_ir")
         tensors = [value.const_value for value in model.graph.initializers.values()]
@@ -45,8 +47,11 @@ class ModelDraft(FolderDraft):
         require_room(self.path, self.folder, size)
         with writing(self.path):
             if external or (external is None and size > LARGEST_FILE):
-                taken = weight_files(self.path)
-                name = next(name for name in self._weights if name not in taken)
+                names = (
+                    f"{self.path.name}{n}.data"
+                    for n in itertools.chain([""], map(".{}".format, itertools.count(2)))
+                )
+                name = next(name for name in names if not self.path.with_name(name).exists())
                 ir.save(model, self.file, external_data=name)
             else:
                 self.file.write_bytes(ir.serde.serialize_model(model).SerializeToString())
@@ -55,15 +60,14 @@ class ModelDraft(FolderDraft):
     def publish(self) -> tuple[Path, ...]:
         """Move the model to its place; returns the files, the model first. The switch is a single move."""
         placed = [self.path.with_name(file.name) for file in self.files]
-        others = [
-            path for path in map(self.path.with_name, self._weights) if path.exists() and path not in placed
-        ]
+        ours = re.compile(rf"{re.escape(self.path.name)}(\.\d+)?\.data")
+        others = [file for file in self.path.parent.iterdir() if ours.fullmatch(file.name)]
         before = weight_files(self.path) if others else set()  # of the model that this one replaces
         with writing(self.path):
             for file, place in reversed(list(zip(self.files, placed, strict=True))):
                 sync(file)
                 os.replace(file, place)
         for other in others:
-            if other.name in before:
+            if other.name in before and other not in placed:
                 other.unlink(missing_ok=True)
         return tuple(placed)

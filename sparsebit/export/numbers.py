@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sparsebit.export.translate.marker import Marked
-from sparsebit.runtime.packages import require
+from sparsebit.numerics.masked import masked_places
+from sparsebit.runtime.arrays import as_array
 
 
 def distance(got: Any, wanted: Any) -> tuple[int, int]:
@@ -42,14 +43,6 @@ def float8_steps(numbers: Any, tensor: Marked) -> Any:
     return torch.where(bits < 128, bits, 128 - bits).numpy()
 
 
-def as_array(x: Tensor) -> Any:
-    """A tensor as a numpy array, as runtimes take it: also in bfloat16."""
-    x = x.detach().cpu()
-    if x.dtype == torch.bfloat16:
-        return x.contiguous().view(torch.int16).numpy().view(require("ml_dtypes").bfloat16)
-    return x.numpy()
-
-
 def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> float:
     """The largest difference relative to the largest value, at least ``smallest``; infinite if not comparable."""
     a, b = np.asarray(got), as_array(wanted)
@@ -61,11 +54,17 @@ def relative_error(got: Any, wanted: Tensor, *, smallest: float = 1e-12) -> floa
         return float(np.mean(a != b))
     wide = np.complex128 if wanted.is_complex() else np.float64
     a, b = a.astype(wide), b.astype(wide)
-    known = np.isfinite(b)
-    if not np.array_equal(known, np.isfinite(a)):
+    known = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(a[~known], b[~known], equal_nan=True):
         return float("inf")
-    largest = float(np.abs(b[known]).max(initial=0))
-    return float(np.abs(a[known] - b[known]).max(initial=0)) / max(largest, smallest)
+    a, b = without_mask(a[known], b[known])
+    return float(np.abs(a - b).max(initial=0)) / max(float(np.abs(b).max(initial=0)), smallest)
+
+
+def without_mask(got: Any, wanted: Any) -> tuple[Any, Any]:
+    """Finite numbers without those that mask a place, see ``masked_places``."""
+    masked = masked_places(torch.from_numpy(wanted), torch.from_numpy(got))
+    return (got, wanted) if masked is None else (got[~masked.numpy()], wanted[~masked.numpy()])
 
 
 def distinct_share(numbers: Any, differs: Any) -> float:

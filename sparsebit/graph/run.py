@@ -275,7 +275,8 @@ class SavedState:
 
     def __init__(self, model: nn.Module, *, parameters: bool) -> None:
         tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
-        self._kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+        held = [tensor for tensor in tensors if tensor.layout is torch.strided and not tensor.is_meta]
+        self._kept = [(tensor, tensor.detach().clone()) for tensor in held]
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
@@ -284,8 +285,10 @@ class SavedState:
             yield
         finally:
             with torch.no_grad():
-                for tensor, version, before in self._kept:
-                    if tensor._version != version and not torch.equal(tensor, before):
+                for tensor, before in self._kept:
+                    if not torch.equal(
+                        tensor, before
+                    ):  # by value: kernels write statistics without counting it
                         tensor.copy_(before)
 
 

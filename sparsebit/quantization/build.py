@@ -16,6 +16,7 @@ from sparsebit.graph.capture.frontend import capture
 from sparsebit.graph.capture.unwrap import how_to_get_module, unwrap
 from sparsebit.graph.ops import OPS
 from sparsebit.graph.passes import SIMPLIFY, run_passes
+from sparsebit.graph.passes.copy_written_inputs import copy_written_inputs
 from sparsebit.graph.passes.fold_batch_norm import fold_batch_norm
 from sparsebit.graph.passes.fold_computed_weights import fold_computed_weights
 from sparsebit.graph.passes.remove_dead_nodes import remove_dead_nodes
@@ -25,7 +26,7 @@ from sparsebit.quantization.algorithms import ALGORITHMS, AdaRoundLayers, Algori
 from sparsebit.quantization.algorithms.reconstruction import Reconstruction
 from sparsebit.quantization.batch_norm.statistics import statistics_of
 from sparsebit.quantization.modules.insert import build_own_quantizers, insert_quantizers, replace_registered
-from sparsebit.quantization.modules.leaves import own_inputs, own_leaves
+from sparsebit.quantization.modules.leaves import own_leaves
 from sparsebit.quantization.modules.qmodules import QuantOpr, require_same_results
 from sparsebit.quantization.modules.quant_graph import QuantGraph
 from sparsebit.quantization.plan import QuantPlan, make_plan
@@ -82,7 +83,7 @@ def build_graph(
     run_passes(captured, SIMPLIFY)
     with evaluating(captured, if_possible=True):
         run_passes(captured, (fold_computed_weights,))
-    own_inputs(captured)
+    copy_written_inputs(captured)
     known = layers_for_config(captured)
     batch_norms: dict[str, tuple[Tensor, Tensor]] = {}
     if config.SCHEDULE.FUSE_BN and not config.SCHEDULE.BN_TUNING:

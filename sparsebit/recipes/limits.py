@@ -42,7 +42,7 @@ def _metric(search: Search, best: Trial, qmodel: QuantModel) -> str:
     drop, allowed = search.base.metric - best.measured.metric, search.goals.max_drop
     text = f"accuracy: it loses {drop:.4g}, {drop - allowed:.4g} more than the allowed {allowed:.4g}"
     if best.recipe is not None and best.recipe.prune is not None:
-        pruned = search.base.metric - float(search.metric(search.built(best)[0]))
+        pruned = search.base.metric - search.metric_of(search.built(best)[0])
         training = "" if search.candidates.finetune else ", without training,"
         text += f"; pruning alone{training} loses {pruned:.4g} of it"
         if pruned > drop / 2:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from sparsebit.batches import Call, example_call
@@ -117,11 +116,7 @@ def prune_by(
         )
     with seeded(recipe.seed, model):
         smodel = SparseModel(model, recipe.prune, example)
-        smodel.prepare_calibration()
-        with torch.no_grad():
-            for args, kwargs in smodel.inputs.calls(data, device=smodel.device):
-                smodel(*args, **kwargs)
-        smodel.calc_params()
+        smodel.calc_params(data)
         small = smodel.shrink()
         if recipe.reestimate:
             reestimate_norms(small, data, example)

@@ -18,6 +18,7 @@ from sparsebit.analysis.size import quantized_bytes
 from sparsebit.config import QConfig
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import capture
+from sparsebit.graph.run import SavedState
 from sparsebit.quantization import QuantModel
 from sparsebit.recipes.candidates import CANNOT, Candidates
 from sparsebit.recipes.goals import Goals, Measured
@@ -160,11 +161,11 @@ class Search:
         return met
 
     def _out_of_time(self, costs: float) -> bool:
-        trials = [trial for trial in self.reached.values() if trial.measured is not None]
-        if not trials:
+        if not self.reached:
             return False
         left = self.time_budget - self.seconds
-        over = left <= 0 or (costs > 1 and left < costs * min(trial.seconds for trial in trials))
+        measured = [trial.seconds for trial in self.reached.values() if trial.measured is not None]
+        over = left <= 0 or (costs > 1 and left < costs * min(measured, default=0.0))
         if over:
             self.stopped = f"the time budget of {self.time_budget:.0f} s is used up"
         return over
@@ -240,14 +241,14 @@ class Search:
             inputs, kwargs = self.candidates.example
             seconds = measured_seconds(self.latency, capture(self.candidates.model, inputs, kwargs))
             self._pace = 1.0
-        metric = self._metric_of(self.candidates.model)
+        metric = self.metric_of(self.candidates.model)
         if not math.isfinite(metric):
             raise SparsebitError("the metric of the float model is NaN", got=str(metric))
         return Measured(metric=metric, bytes=sum(parameters.values()), seconds=seconds)
 
     def _require_same_metric(self, before: float) -> None:
         """Raise if a resumed search would compare trials that were measured differently."""
-        now = self._metric_of(self.candidates.model)
+        now = self.metric_of(self.candidates.model)
         if not math.isclose(now, before, rel_tol=1e-5, abs_tol=1e-9):
             raise SparsebitError(
                 f"{self.candidates.folder} contains a search with another metric, or other data to measure it on",
@@ -263,10 +264,12 @@ class Search:
             if key not in self._times:
                 self._times[key] = self._seconds_of(qmodel)
             seconds = self._times[key]
-        return Measured(metric=self._metric_of(qmodel), bytes=quantized_bytes(qmodel), seconds=seconds)
+        return Measured(metric=self.metric_of(qmodel), bytes=quantized_bytes(qmodel), seconds=seconds)
 
-    def _metric_of(self, model: nn.Module) -> float:
-        found = self.metric(model)
+    def metric_of(self, model: nn.Module) -> float:
+        """The metric of a model, whose buffers are restored."""
+        with SavedState(model, parameters=False).undone():
+            found = self.metric(model)
         try:
             return float(found)
         except (TypeError, ValueError, RuntimeError):
@@ -306,7 +309,11 @@ class Search:
         done = [trial for trial in self.reached.values() if trial.measured is not None]
         if not done:
             reasons = dict.fromkeys(trial.failed for trial in self.reached.values())
-            raise SparsebitError("no recipe could be applied to this model", got="; ".join(reasons))
+            raise SparsebitError(
+                "no recipe could be applied to this model",
+                got="; ".join(reasons),
+                hint=f"{self.stopped}; raise it" if self.stopped.startswith("the time budget") else None,
+            )
 
         def order(trial: Trial) -> tuple[float, ...]:
             measured = trial.measured

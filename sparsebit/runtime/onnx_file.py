@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparsebit.errors import SparsebitError
+from sparsebit.runtime.arrays import as_array
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 
@@ -55,7 +56,7 @@ class OnnxFile:
                 got=", ".join([f"{len(tensors)} in order", *(f"{name} by name" for name in named)]),
             )
         given = [*zip(free, tensors, strict=True), *named.items()]
-        return {name: tensor.detach().cpu().numpy() for name, tensor in given}
+        return {name: as_array(tensor) for name, tensor in given}
 
     def run(self, feed: dict[str, Any]) -> dict[str, Any]:
         """The call without conversions, for timing."""

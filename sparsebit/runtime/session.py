@@ -72,6 +72,13 @@ class Session:
                     expected=str(list(value.shape)),
                     got=str(list(np.shape(given[value.name]))),
                 )
+            # OpenVINO reads them as float16.
+            if str(getattr(given[value.name], "dtype", "")) == "bfloat16":
+                raise SessionError(
+                    f"input {value.name!r} is in bfloat16, which {self.runtime} does not take from Python",
+                    where=self.source,
+                    hint="call .float() on it, or use a file with inputs in float32",
+                )
         try:
             return self.execute(given)
         except SparsebitError:

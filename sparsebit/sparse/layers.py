@@ -26,6 +26,7 @@ class WeightedLayer:
     call: OpCall
     tensor: str  # qualified name of the weight
     axes: tuple[int, int]  # (output, input) axes of the weight
+    calls: list[OpCall]  # all that multiply by the weight along these axes, the first included
 
     @property
     def flat(self) -> str:
@@ -40,17 +41,18 @@ class WeightedLayer:
 
 def find_layers(gm: GraphModule) -> list[WeightedLayer]:
     """Every weight with multiply-accumulates, in graph order; a shared weight is listed at its first use."""
-    found: dict[str, WeightedLayer] = {}
-    seen: set[int] = set()
+    found: dict[int, WeightedLayer] = {}
     for node in gm.graph.nodes:
         call = bind(gm, node) if node.op.startswith("call_") else None
         if call is None or call.spec.macs is None:
             continue
         for tensor, axes in _weights(call):
             weight = fetch_tensor(gm, tensor)
-            if id(weight) not in seen and weight.ndim > 1 and weight.is_floating_point():
-                seen.add(id(weight))
-                found[tensor] = WeightedLayer(_layer_name(call, tensor), node, call, tensor, axes)
+            if (known := found.get(id(weight))) is not None:
+                if known.axes == axes and call not in known.calls:
+                    known.calls.append(call)
+            elif weight.ndim > 1 and weight.is_floating_point():
+                found[id(weight)] = WeightedLayer(_layer_name(call, tensor), node, call, tensor, axes, [call])
     return list(found.values())
 
 

@@ -19,6 +19,7 @@ from sparsebit.graph.capture import CapturedModule, capture
 from sparsebit.graph.capture.dynamic import Dynamic
 from sparsebit.graph.capture.unwrap import unwrap
 from sparsebit.graph.copies import copy_module
+from sparsebit.graph.passes.copy_written_inputs import copy_written_inputs
 from sparsebit.graph.passes.replace_patterns import replace_patterns
 from sparsebit.sparse.channels import ChannelGroups
 from sparsebit.sparse.channels.trace import tensors_of
@@ -92,6 +93,7 @@ class SparseModel(nn.Module):
             self.examples = Call(guess_inputs(self.original, self.cfg.SKIP_TRACE_MODULES))
         self.model = capture(self.original, *self.examples, skip=self.cfg.SKIP_TRACE_MODULES, dynamic=dynamic)
         replace_patterns(self.model)
+        copy_written_inputs(self.model)
         self.pruner = make_pruner(self.model, self.cfg, sizes_known=self.sizes_known)
         if match:
             self.cfg.require_matched(self.pruner.pattern_layers(), dict(self.model.named_modules()))

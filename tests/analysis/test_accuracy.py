@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.analysis.accuracy import first_tensor, has_labels
 from sparsebit.errors import SparsebitError
@@ -55,3 +55,12 @@ def test_logits_are_found_in_structured_outputs() -> None:
     assert first_tensor({"loss": Y, "logits": X}) is X
     assert first_tensor(SimpleNamespace(logits=X)) is X
     assert first_tensor((X, Y)) is X
+
+
+def test_a_model_that_writes_to_its_inputs_is_measured_on_the_same_numbers_again() -> None:
+    def flips(x: Tensor) -> Tensor:
+        return x.mul_(-1)
+
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    batches = [(x, torch.tensor([1, 0]))]
+    assert [measure(flips, batches), measure(flips, batches)] == [1.0, 1.0]

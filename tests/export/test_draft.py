@@ -51,10 +51,12 @@ def test_weights_of_a_model_that_was_renamed_stay(tmp_path: Path) -> None:
         draft.write(model(1.0), external=True)
         draft.publish()
     (tmp_path / "net.onnx").rename(tmp_path / "old.onnx")
-    with ModelDraft(tmp_path / "net.onnx") as draft:
-        draft.write(model(2.0))
-        draft.publish()
-    assert onnx.numpy_helper.to_array(onnx.load(tmp_path / "old.onnx").graph.initializer[0])[0] == 1.0
+    for value, external, weights in ((2.0, False, []), (3.0, True, ["net.onnx.2.data"])):
+        with ModelDraft(tmp_path / "net.onnx") as draft:
+            draft.write(model(value), external=external)
+            assert [file.name for file in draft.publish()] == ["net.onnx", *weights]
+        for name, number in (("old.onnx", 1.0), ("net.onnx", value)):
+            assert onnx.numpy_helper.to_array(onnx.load(tmp_path / name).graph.initializer[0])[0] == number
 
 
 def test_a_stop_between_the_files_leaves_the_old_model_whole(

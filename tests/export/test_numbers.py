@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from sparsebit.export.numbers import (
-    as_array,
     distance,
     distinct_share,
     relative_error,
@@ -18,16 +17,16 @@ from sparsebit.export.numbers import (
 def test_numbers_are_compared_whatever_they_are() -> None:
     assert relative_error(np.array([1.0, np.inf]), torch.tensor([1.0, torch.inf])) == 0
     assert relative_error(np.array([1.0, 0.0]), torch.tensor([1.0, torch.nan])) == np.inf
+    assert relative_error(np.array([1.0, -np.inf]), torch.tensor([1.0, torch.inf])) == np.inf
+    assert relative_error(np.array([1.0, np.nan]), torch.tensor([1.0, torch.inf])) == np.inf
+    assert relative_error(np.array([1.0, -1e9]), torch.tensor([2.0, -1e9])) == 0.5  # a masked place
+    assert relative_error(np.array([2.0, -2e9]), torch.tensor([2.0, -1e9])) == 1
+    assert relative_error(np.array([0.0, 5.0]), torch.tensor([0.0, 5.0])) == 0
     assert relative_error(np.zeros(3), torch.zeros(2)) == np.inf
     assert relative_error(np.array([1, 2]), torch.tensor([1, 3])) == 0.5
     assert relative_error(np.array([1e-9]), torch.tensor([2e-9]), smallest=1e-6) < 2e-3
     assert relative_error(np.zeros((2, 0)), torch.zeros(2, 0)) == 0
     assert relative_error(np.array([1 + 1j]), torch.tensor([1 + 1j])) == 0
-
-
-def test_half_precision_keeps_its_type() -> None:
-    assert as_array(torch.ones(2, dtype=torch.bfloat16)).dtype.name == "bfloat16"
-    assert as_array(torch.ones(2, dtype=torch.float16)).dtype == np.float16
 
 
 def test_quantized_values_that_rounding_explains() -> None:

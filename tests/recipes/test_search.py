@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.quantization import QuantModel
@@ -100,6 +101,31 @@ def test_onnx_runtime_is_asked_for_the_time(net: nn.Module, batches: Batches) ->
     assert not found.met and found.measured.seconds is not None and found.base.seconds is not None
     assert "short of 1e+03" in found.limits[0]
     assert "already runs on integers" in found.limits[0] or "run in float" in found.limits[0]
+
+
+def test_the_time_budget_also_ends_a_search_in_which_every_trial_fails(
+    net: nn.Module, batches: Batches
+) -> None:
+    tried: list[Trial] = []
+    nothing = by_config(lambda model: math.nan)
+    with pytest.raises(SparsebitError, match=r"(?s)not a number.*time budget of 0 s is used up; raise it"):
+        compress(net, batches, size=0.1, time_budget=0, metric=nothing, on_trial=tried.append)
+    assert len(tried) == 1
+
+
+def test_buffers_that_a_model_writes_stay_those_of_the_user(batches: Batches) -> None:
+    class Counts(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x.flatten(1)[:, :8])
+
+    net = Counts().eval()
+    found = compress(net, batches, size=0.2, max_drop=1.0, ratios=(0.5,))
+    assert found.recipe.prune is not None and found.float_model.get_buffer("calls") == net.calls == 0
 
 
 def test_the_time_budget_ends_it_and_says_so(net: nn.Module, batches: Batches) -> None:

@@ -28,6 +28,8 @@ def test_a_file_is_called_like_its_model(tmp_path: Path) -> None:
     with pytest.raises(SparsebitError, match="the inputs do not fit") as caught:
         file(x, x)
     assert "2 in order" in str(caught.value)
+    with pytest.raises(SparsebitError, match=r"(?s)is in bfloat16.*call \.float\(\)"):
+        file(x.bfloat16())
 
 
 def test_weights_beside_a_file_are_counted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.errors import SparsebitError
@@ -52,3 +53,27 @@ def test_a_choice_of_nothing_is_an_error() -> None:
 def test_what_is_not_a_model_is_refused() -> None:
     with pytest.raises(SparsebitError, match=r"only a torch.nn.Module(.|\n)*got: *a Tensor"):
         prune(images(), CONFIG, residual())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["activation_norm", "taylor"])
+def test_measuring_leaves_the_buffers_of_the_model_alone(strategy: str) -> None:
+    class Counts(nn.Module):
+        """Has one graph for each mode, so that its batch norm is measured in the mode it is in."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.norm, self.b = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            x = self.norm(self.a(x))
+            out: Tensor = self.b(torch.relu(x + 1 if self.training else x))
+            return out
+
+    net, data = Counts().train(), [(torch.randn(8, 6), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]))]
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.5, "ROUND_TO": 1}
+    small = prune(net, {"SPARSER": settings}, data, functional.cross_entropy)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+    assert small.state_dict()["calls"] == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from sparsebit.batches import DataError
@@ -349,3 +349,20 @@ def test_the_default_device_of_torch_changes_nothing(settings: dict[str, Any]) -
             small = prune(net, config, BATCHES, loss=functional.cross_entropy, example_inputs=x)
         found.append(small(x))
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("strategy", ["taylor", "activation_norm"])
+def test_a_model_that_writes_to_its_inputs_starts_every_run_from_the_same_numbers(strategy: str) -> None:
+    class Writes(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            x.mul_(3)
+            return super().forward(x)
+
+    net, x = Writes(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double().eval(), torch.randn(4, 6).double()
+    given, labels = x.clone(), torch.tensor([0, 1, 2, 0])
+    settings = {"TYPE": "structured", "STRATEGY": strategy, "RATIO": 0.5, "ROUND_TO": 1}
+    smodel = SparseModel(net, {"SPARSER": settings}, given)
+    before = smodel(given)
+    smodel.calc_params([(given, labels)], loss=nn.functional.cross_entropy)
+    assert torch.equal(given, x) and torch.equal(before, net(x.clone()))
+    torch.testing.assert_close(smodel.shrink("module")(x.clone()), smodel(given))

@@ -11,6 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
+from sparsebit.numerics.masked import FAR, masked_places
 from sparsebit.storage.typed import to_plain
 
 _RUN = 4096
@@ -37,10 +38,13 @@ class Agreement:
     def of(cls, exact: Tensor, rounded: Tensor) -> Agreement:
         """The sums of one pair of tensors of equal shape; places that are masked in the exact one do not count."""
         x, y = exact.detach().float(), rounded.detach().float()
-        sums = _sums(x, y)
+        *sums, largest = _sums(x, y)
         if not math.isfinite(sums[0]) and bool((masked := x.abs() >= _MASK).any()):
             x, y = x[~masked], y[~masked]
-            sums = _sums(x, y)
+            *sums, largest = _sums(x, y)
+        if largest >= FAR and (places := masked_places(x, y)) is not None:
+            x, y = x[~places], y[~places]
+            *sums, _ = _sums(x, y)
         return cls(signal=sums[0], noise=sums[1], product=sums[2], other=sums[3], count=x.numel())
 
     def __add__(self, more: Agreement) -> Agreement:
@@ -83,7 +87,10 @@ class Agreement:
 
 
 def _sums(x: Tensor, y: Tensor) -> list[float]:
-    found: list[float] = torch.stack([_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y)]).tolist()
+    """Sums of x², (x − y)², xy and y², and the largest |x|."""
+    largest = torch.linalg.vector_norm(x, torch.inf) if x.numel() else x.new_zeros(())
+    sums = (_dot(x, x), _dot(x - y, x - y), _dot(x, y), _dot(y, y), largest)
+    found: list[float] = torch.stack([one.double() for one in sums]).tolist()
     return found
 
 

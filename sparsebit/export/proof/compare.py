@@ -17,7 +17,6 @@ from sparsebit.errors import ExportError
 from sparsebit.export.forms.container import Container, container_of
 from sparsebit.export.graph_export import Exported
 from sparsebit.export.numbers import (
-    as_array,
     distance,
     distinct_share,
     float8_steps,
@@ -33,6 +32,7 @@ from sparsebit.export.proof.torch_side import TorchRun, run_torch
 from sparsebit.export.translate.marker import Marked
 from sparsebit.export.translate.undisturbed import on_cpu
 from sparsebit.quantization.quantizers import Quantizer
+from sparsebit.runtime.arrays import as_array
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import Session, SessionError, open_session
 from sparsebit.targets import TARGETS

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from sparsebit.export.numbers import as_array
+from sparsebit.export.numbers import without_mask
+from sparsebit.runtime.arrays import as_array
 
 LARGEST_SQNR = 200.0  # dB: outputs that are equal
 
@@ -64,7 +65,8 @@ class OutputTally:
         if not np.array_equal(left[~known], right[~known], equal_nan=True):
             self.difference = self.noise = math.inf
         self.finite += int(np.count_nonzero(known))
-        apart, sizes = np.abs(left[known] - right[known]), np.abs(right[known])
+        left, right = without_mask(left[known], right[known])
+        apart, sizes = np.abs(left - right), np.abs(right)
         self.difference = max(self.difference, float(apart.max(initial=0)))
         self.largest = max(self.largest, float(sizes.max(initial=0)))
         self.noise += float(np.square(apart).sum())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sparsebit.errors import ExportError
 from sparsebit.export.forms.editor import attribute
-from sparsebit.export.numbers import as_array, relative_error
+from sparsebit.export.numbers import relative_error
 from sparsebit.export.translate import program_engine, script_engine
 from sparsebit.export.translate.axes import AxisNames, resized
 from sparsebit.export.translate.flat_graph import original_name
@@ -21,6 +21,7 @@ from sparsebit.export.translate.marker import DOMAIN
 from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.spellings import TIES, Spelled
 from sparsebit.progress import waiting
+from sparsebit.runtime.arrays import as_array
 from sparsebit.runtime.packages import require
 from sparsebit.runtime.session import open_session
 

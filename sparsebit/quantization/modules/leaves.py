@@ -1,12 +1,11 @@
-"""Leaves, memory and inputs that belong to the graph, so that changes to them do not affect the user's."""
+"""Leaves and memory that belong to the graph, so that changes to them do not affect the user's."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from sparsebit.graph.effects import overwritten, written_tensors
+from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.graph.replaced_parameters import announce_replacement
 
@@ -35,18 +34,6 @@ def own_leaves(gm: GraphModule) -> int:
         if (buffer := buffers.get(key)) is not None:
             buffers[key] = buffer.clone()
     return len(copies)
-
-
-def own_inputs(gm: GraphModule) -> None:
-    """Let a graph that writes to its inputs work on copies: batches are run several times."""
-    written = overwritten(gm)
-    last = [node for node in gm.graph.nodes if node.op == "placeholder"][-1:]
-    for node in [node for node in gm.graph.nodes if node.op == "placeholder" and node in written]:
-        with gm.graph.inserting_after(*last):
-            copied = gm.graph.call_function(torch.clone, (node,))
-        copied.meta = dict(node.meta)
-        node.replace_all_uses_with(copied, delete_user_cb=lambda user, copied=copied: user is not copied)
-    gm.recompile()
 
 
 def own_memory(gm: GraphModule) -> None:

@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sparsebit.batches import Batch
+from sparsebit.graph.ops import OpCall
 from sparsebit.graph.ops.spec import fetch_tensor
+from sparsebit.graph.run import last_uses
 from sparsebit.sparse.evidence.statistic import States, Statistic, register_statistic, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
@@ -87,6 +89,11 @@ def map_ranks(maps: Tensor) -> Tensor:
     return ranks.reshape(len(maps), -1).sum(1).float()
 
 
+Observed = tuple[
+    str, WeightedLayer, Node
+]  # a statistic, the layer it belongs to, and the node with the numbers
+
+
 class Activations:
     """Observes the layers of a graph, and keeps the states of statistics of their inputs and outputs."""
 
@@ -94,28 +101,49 @@ class Activations:
         self, graph: MaskedGraph, layers: Sequence[WeightedLayer], statistics: Mapping[str, Statistic]
     ) -> None:
         self.graph, self.layers, self.states = graph, layers, States(statistics)
-        self.watched: dict[str, list[tuple[str, WeightedLayer]]] = {}  # by node
+        self.inputs: dict[Node, list[Observed]] = {}  # by the node that reads them
+        self.outputs: dict[Node, list[Observed]] = {}  # by the node that computes them
         for name, statistic in statistics.items():
             for layer in layers:
-                behind = activation_behind(graph.gm, layer.node) if statistic.source == "output" else None
-                for node in [behind] if behind is not None else layer.call.activations[:1]:
-                    self.watched.setdefault(node.name, []).append((name, layer))
+                for call in layer.calls:
+                    if statistic.source == "output":
+                        behind = activation_behind(graph.gm, call.node)
+                        self.outputs.setdefault(behind, []).append((name, layer, behind))
+                    elif call.activations and _reads_the_input(call, layer):
+                        seen = (name, layer, call.activations[0])
+                        self.inputs.setdefault(call.node, []).append(seen)
+        self.sources = {source for observed in self.inputs.values() for *_, source in observed}
+        self.dead_after = last_uses(graph.gm.graph)
 
     def update(self, batch: Batch) -> None:
         """Run the graph on one batch and update the statistics."""
+        values: dict[Node, Any] = {}
 
         def saw(node: Node, value: Any) -> None:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                for name, layer in self.watched.get(node.name, ()):
-                    axis = layer.call.spec.channel_axis
-                    self.states.add(name, layer.tensor, value.movedim(-1 if axis is None else axis, 0))
+            for name, layer, source in self.inputs.get(
+                node, ()
+            ):  # now, as it may have been overwritten before
+                self._add(name, layer, values[source])
+            for name, layer, _ in self.outputs.get(node, ()):
+                self._add(name, layer, value)
+            if node in self.sources:
+                values[node] = value
+            for dead in self.dead_after.get(node, ()):
+                values.pop(dead, None)
 
         with torch.no_grad():
             self.graph.watch(batch.args, batch.kwargs, saw)
 
+    def _add(self, name: str, layer: WeightedLayer, value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
+            axis = layer.call.spec.channel_axis
+            channels = value.movedim(-1 if axis is None else axis, 0)
+            self.states.add(name, layer.tensor, channels if value.dim() > 1 else channels[:, None])
+
     def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
         """Results by statistic and weight; expanded to the weight's shape if there is one number per input channel."""
-        found = self.states.finish(batches)
+        uses = {layer.tensor: len(layer.calls) for layer in self.layers}
+        found = self.states.finish(batches, uses)
         for name, statistic in self.states.statistics.items():
             results = found[name]
             for layer in self.layers:
@@ -130,6 +158,12 @@ class Activations:
                     gates = rows // units if layer.call.spec.family == "rnn" else 1
                     results[layer.tensor] = results[layer.tensor].repeat(gates)
         return found
+
+
+def _reads_the_input(call: OpCall, layer: WeightedLayer) -> bool:
+    """Whether a weight is multiplied by the input of its layer: in a recurrent layer, only those of the first."""
+    own = layer.tensor.rpartition(".")[2]
+    return call.spec.family != "rnn" or own in ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
 
 
 def _over_weight(gm: GraphModule, layer: WeightedLayer, numbers: Tensor | None) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from sparsebit.batches import Call, DataError, Loss, ModelInputs, device_of, read_batches, to_device
-from sparsebit.graph.run import evaluating
+from sparsebit.graph.effects import written_tensors
+from sparsebit.graph.run import SavedState, evaluating
 from sparsebit.sparse.choose.pruner import Pruner
 from sparsebit.sparse.evidence.activations import Activations
 from sparsebit.sparse.evidence.gradients import Gradients
@@ -86,7 +87,10 @@ def gather(
     device = device_of(graph.gm)
     # cuDNN has no backward pass for recurrent layers that are evaluating
     cudnn = torch.backends.cudnn.enabled and not any(isinstance(m, nn.RNNBase) for m in graph.gm.modules())
-    with evaluating(graph.gm, if_possible=True), torch.backends.cudnn.flags(enabled=cudnn):
+    parameters = dict(graph.gm.named_parameters(remove_duplicate=False))
+    unchanged = SavedState(graph.gm, parameters=not parameters.keys().isdisjoint(written_tensors(graph.gm)))
+    mode = evaluating(graph.gm, if_possible=True)
+    with unchanged.undone(), mode, torch.backends.cudnn.flags(enabled=cudnn):
         for item in read_batches(data, None, "measuring what the criterion needs", None):
             batch = known.batch(to_device(item, device))
             batches += 1

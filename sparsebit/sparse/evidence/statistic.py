@@ -87,13 +87,13 @@ class States:
             self._states[key] = statistic.merge(self._states[key], new) if key in self._states else new
         self._shapes[key] = seen.shape
 
-    def finish(self, batches: int) -> dict[str, dict[str, Tensor]]:
-        """The results, by statistic and weight."""
+    def finish(self, batches: int, uses: Mapping[str, int] | None = None) -> dict[str, dict[str, Tensor]]:
+        """The results, by statistic and weight; ``uses`` says how often a weight was measured in a batch."""
         found: dict[str, dict[str, Tensor]] = {name: {} for name in self.statistics}
         for (name, tensor), state in self._states.items():
             statistic = self.statistics[name]
             with running_plug_in(f"the statistic {name!r} failed on {tensor!r}", statistic):
-                result: Any = statistic.finish(state, batches)
+                result: Any = statistic.finish(state, batches * (uses or {}).get(tensor, 1))
             shape = list(self._shapes[name, tensor])
             per, source = statistic.per, statistic.source
             wanted: list[int] | None = shape[:1] if per in ("input", "output") else shape

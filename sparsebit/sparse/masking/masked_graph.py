@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
+from sparsebit.graph.effects import written_by
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor
 from sparsebit.graph.run import Watch, run_graph
 from sparsebit.graph.value import TensorInfo
@@ -84,7 +85,7 @@ def _is_undefined_at_zero(call: OpCall, zeros: Sequence[Node]) -> bool:
             if not info.dtype.is_floating_point:
                 return number.to(info.dtype)
             tried.append(number.requires_grad_())
-            return tried[-1]
+            return tried[-1].clone()  # the operator may write to it
         return info
 
     args, kwargs = map_aggregate((call.node.args, dict(call.node.kwargs)), give)
@@ -107,7 +108,11 @@ class _OnSurvivors:
         node, labels = self.call.node, self.trace.values
         given = _by_node((node.args, dict(node.kwargs)), (args, kwargs))
         cut = {source: self._cut(value, labels.get(source.name)) for source, value in given.items()}
-        return self._fill(self._run(node, cut), labels[node.name])
+        result = self._fill(self._run(node, cut), labels[node.name])
+        for written in written_by(self.gm, node):
+            given[written].copy_(result)  # its result is the tensor that it overwrites
+            result = given[written]
+        return result
 
     def _run(self, node: Node, cut: dict[Node, Any]) -> Any:
         spec, held = self.call.spec, self.call.arguments

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
+from sparsebit.batches import device_of
 from sparsebit.errors import GraphError
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor
 from sparsebit.sparse.channels.group import ChannelGroups, has_own_bias
@@ -38,10 +39,13 @@ def carry_biases(groups: ChannelGroups, alive: Alive) -> dict[str, Tensor]:
 
 
 class _Carrier:
-    """Follows constants through the graph, node by node."""
+    """Follows constants through the graph, node by node.
+
+    Every constant has memory of its own, as the model's values have, because operators may write to it.
+    """
 
     def __init__(self, groups: ChannelGroups, alive: Alive) -> None:
-        self.trace, self.alive = groups.trace, alive
+        self.trace, self.alive, self.device = groups.trace, alive, device_of(groups.trace.gm)
         self.known: dict[Node, Tensor] = {}  # correct at the places of removed channels
         self.added: dict[str, Tensor] = {}
 
@@ -62,14 +66,17 @@ class _Carrier:
                 self.known[call.node] = self._bias(call)
         elif not inputs and not removed:
             return
+        elif removed and self._follows_constants(
+            call
+        ):  # also if zero: it may be a view that is written later
+            self.known[call.node] = self._run(call, {})
         elif (
             isinstance(labels, Labels)
             and labels.zero
             and (not inputs or (call.spec.family == "norm" and own))  # a norm's factors are removed as well
         ):
-            self.known[call.node] = torch.zeros(()).expand(labels.shape)
-        elif removed and self._follows_constants(call):
-            self.known[call.node] = self._run(call, {})
+            dtype = call.node.meta["value"].dtype
+            self.known[call.node] = torch.zeros(labels.shape, dtype=dtype, device=self.device)
         elif call.spec.weight_axes is not None and call.bias_name is None:
             raise _refuse(f"{why(call)} has no bias that could add it")
         else:
@@ -117,14 +124,16 @@ class _Carrier:
         """The result of a layer if its weights were zero."""
         bias, shape = fetch_tensor(self.trace.gm, call.bias_name or ""), self.trace.labels_of(call.node).shape
         axis = _axis(call, self.trace.labels_of(call.node))
-        return bias.detach().reshape([-1 if dim == axis else 1 for dim in range(len(shape))]).expand(shape)
+        alone = bias.detach().reshape([-1 if dim == axis else 1 for dim in range(len(shape))]).expand(shape)
+        return alone.clone(memory_format=torch.contiguous_format)
 
     def _move_into_bias(self, call: OpCall, node: Node) -> None:
         removed = self._removed(node)
         assert removed is not None
         alone = self.known[node] * removed.to(self.known[node].device)
         change = self._run(call, {node: alone}) - self._run(call, {node: torch.zeros_like(alone)})
-        rows = change.movedim(_axis(call, self.trace.labels_of(call.node)), 0).flatten(1)
+        axis = _axis(call, self.trace.labels_of(call.node))
+        rows = change.movedim(axis, 0).reshape(change.shape[axis], -1)
         if not bool(rows.isfinite().all()):
             raise _refuse(f"{why(call)} reads numbers that are not finite")
         if not torch.allclose(

@@ -29,7 +29,7 @@ def test_sums_are_those_of_float64(count: int) -> None:
     assert found.count == count
 
 
-@pytest.mark.parametrize("mask", [-math.inf, torch.finfo(torch.float32).min, -1e30])
+@pytest.mark.parametrize("mask", [-math.inf, torch.finfo(torch.float32).min, -1e30, -1e9, -1e4])
 def test_masked_places_do_not_count(mask: float) -> None:
     x, y = torch.tensor([3.0, 4.0, mask]), torch.tensor([3.0, 3.5, mask])
     assert Agreement.of(x, y).relative == Agreement.of(x[:2], y[:2]).relative == 0.01

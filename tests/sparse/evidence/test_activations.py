@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.sparse.evidence.activations import map_ranks
@@ -40,6 +40,38 @@ def test_norms_of_inputs_reach_the_weights_they_meet(make: Callable[[], nn.Modul
     norm = measure(gm, {"input_norm"}, [x])["input_norm"]["0.weight"]
     (gradient,) = torch.autograd.grad(layer(x).square().sum(), [layer.weight])
     assert torch.equal(norm == 0, gradient == 0)
+
+
+def test_norms_of_what_every_call_reads() -> None:
+    """A tensor is overwritten before it is read, a layer is called twice, and a batch is one vector."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(self.a(x))
+            y[..., :3] *= 4
+            out: Tensor = self.b(y)
+            return out
+
+    net, x = Net(), torch.randn(6)
+    found = measure(capture(net, x), {"input_norm", "input_mean"}, [x])
+    with torch.no_grad():
+        read = torch.stack([x, net.a(x)])
+        after = net.a(read[1]) * torch.tensor([4.0, 4, 4, 1, 1, 1])
+    torch.testing.assert_close(found["input_norm"]["a.weight"], read.norm(dim=0).expand(6, 6))
+    torch.testing.assert_close(found["input_mean"]["a.weight"], read.abs().mean(0).expand(6, 6))
+    torch.testing.assert_close(found["input_norm"]["b.weight"], after.abs().expand(3, 6))
+
+
+def test_only_the_first_weights_of_a_recurrent_layer_read_its_input() -> None:
+    net, x = nn.Sequential(nn.LSTM(4, 4, num_layers=2)), torch.randn(3, 2, 4)
+    found = measure(capture(net, x), {"input_norm"}, [x])["input_norm"]
+    torch.testing.assert_close(found.pop("0.weight_ih_l0"), x.flatten(0, 1).norm(dim=0).expand(16, 4))
+    assert sorted(found) == ["0.weight_hh_l0", "0.weight_hh_l1", "0.weight_ih_l1"]
+    assert all(bool((one == 1).all()) for one in found.values())  # unknown
 
 
 def test_ranks_behind_the_activation() -> None:

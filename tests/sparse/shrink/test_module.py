@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,8 +12,10 @@ from torch import Tensor, nn
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import capture
+from sparsebit.sparse import SparseModel
 from sparsebit.sparse.channels import find_groups
 from sparsebit.sparse.shrink import make_plan, shrink_graph, shrink_module
+from sparsebit.sparse.shrink.module import output_difference
 
 
 class Attention(nn.Module):
@@ -47,6 +52,43 @@ class Literal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.b(self.a(x).view(-1, 8))
+
+
+def test_heads_that_are_regrouped_are_refused_whatever_the_examples() -> None:
+    """With equal numbers everywhere, attention computes the same for any number of heads."""
+
+    class Regrouped(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            b, t, _ = x.shape
+            qkv = self.qkv(self.stem(x)).view(b, t, 3, 4, -1).permute(2, 0, 3, 1, 4)
+            y = F.scaled_dot_product_attention(qkv[0], qkv[1], qkv[2])
+            return self.out(y.transpose(1, 2).reshape(b, t, -1))
+
+    for examples in (torch.zeros(2, 5, 8), torch.ones(2, 5, 8, dtype=torch.bfloat16)):
+        model = Regrouped().eval().to(examples.dtype)
+        settings = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}
+        smodel = SparseModel(model, {"SPARSER": settings}, examples)
+        smodel.calc_params()
+        with pytest.raises(GraphError, match="output 0 differs by"):
+            smodel.shrink("module")
+
+
+def test_missing_numbers_are_not_equal_to_others() -> None:
+    good, infinite = torch.ones(3), torch.tensor([1, math.inf, math.nan])
+    for one, other in itertools.product((good, infinite), repeat=2):
+        assert (output_difference(Gives(one), Gives(other), (), {}) is None) == (one is other)
+    assert (
+        output_difference(Gives(infinite * torch.tensor([1.01, 1, 1])), Gives(infinite), (), {}) is not None
+    )
+
+
+class Gives(nn.Module):
+    def __init__(self, value: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("value", value)
+
+    def forward(self) -> object:
+        return self.value
 
 
 def test_a_size_in_the_code_is_refused_with_its_place() -> None:
