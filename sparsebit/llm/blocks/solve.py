@@ -69,7 +69,7 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
             with floats.products(), WatchWeights(parameters, partial(_keep_first, seen)):
                 output = floats.outputs(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
-                kept.append({leader: seen[leader] for leader in of_stage})
+                kept.append({leader: seen[leader] for leader in of_stage if leader in seen})
             return output
 
         width = len(floats.leaves)
