@@ -96,7 +96,7 @@ def _quantize(
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
-    result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
+    result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored, pipeline.names_before)
     route = _route(source, sequences)
     plan.note_uncalled(route)
     if source.tied and (pipeline.preparations or pipeline.tuners):
