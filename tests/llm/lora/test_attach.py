@@ -55,7 +55,9 @@ def test_weights_that_were_changed_before_have_no_residual(tmp_path: Path) -> No
     config = {**CONFIG, "METHOD": ["smoothquant", "rtn"], "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16}}
     llm.quantize(float_model, tokens(), config, progress=False).save(tmp_path / "saved")
     model = llm.LanguageModel.load(tmp_path / "saved")
-    with pytest.raises(SparsebitError, match=r"smoothquant changed the weights before(.|\n)*leave floats= out"):
+    with pytest.raises(
+        SparsebitError, match=r"smoothquant changed the weights before(.|\n)*leave floats= out"
+    ):
         add_lora(model, rank=8, floats=float_model)
     assert add_lora(model, rank=8) and model.prepared == ("smoothquant",)
 
