@@ -182,10 +182,14 @@ def _no_tensor(folder: str | os.PathLike[str], name: str) -> SparsebitError:
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose blocks share the model's tensors until they are replaced."""
+    """A float32 copy in evaluation mode, but its blocks share the parameters of the model until they are replaced."""
     blocks = [block for stack in find_stacks(model) for block in stack.modules]
     shared = {id(tensor): tensor for block in blocks for tensor in block.parameters()}
-    return copy_module(model, shared).eval()
+    twin = copy_module(model, dict(shared)).eval()
+    for tensor in (*twin.parameters(), *twin.buffers()):
+        if tensor.dtype in (torch.float16, torch.bfloat16) and id(tensor) not in shared:
+            tensor.data = tensor.data.float()
+    return twin
 
 
 def separate_blocks(model: nn.Module) -> None:
