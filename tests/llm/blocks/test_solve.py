@@ -9,7 +9,9 @@ from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
 from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.methods.tune import Tune
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import CodeType
 
@@ -87,6 +89,12 @@ def test_a_batch_that_does_not_reach_a_layer_is_run_on_what_the_later_ones_becam
     assert [one.tokens for one in done.matrices] == [16, 32]
     for found, x in zip(run_block(runs, done.replay)[0], batches, strict=True):
         assert torch.equal(found, block(x))
+    # Tuners learn from the other batches, also where nothing else is learned.
+    assert done.floats is not None
+    for solved in (done.matrices, done.matrices[:1]):
+        for tuner in (SignRound(steps=4), Tune(steps=4, norm_lr=0.0)):
+            remarks = [one.solved.remark for one in tuner.tune(runs, done.floats[0], solved)]
+            assert len(remarks) == len(solved) and all("tun" in one for one in remarks)
 
 
 def test_stacked_experts_are_solved_without_data() -> None:
