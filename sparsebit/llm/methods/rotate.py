@@ -79,7 +79,9 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
     ]
     norms: dict[str, float] = {}
     for group, source in found:
-        if source is not None and parameters[source.names[0]].dim() == 1:
+        is_norm = source is not None and parameters[source.names[0]].dim() == 1
+        # A norm of another size is inside attention (DeepSeek), where nothing is rotated.
+        if source is not None and is_norm and len(source.channels) == len(rotation):
             norms[source.names[0]] = source.offset
             norm = (parameters[source.names[0]].data + source.offset).double()
             for matrix in group.matrices:
@@ -87,7 +89,7 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
                 view.copy_((view.double() * norm @ rotation).float())
             continue
         for matrix in group.matrices:
-            if head_seed is not None and source is not None and len(group.matrices) == 1:
+            if head_seed is not None and source is not None and not is_norm and len(group.matrices) == 1:
                 _turn_heads(block, parameters, source, matrix, head_seed)
             view = stored(parameters, matrix)
             if len(view) == len(rotation):
