@@ -63,6 +63,7 @@ class LanguageModel:
     records: list[LayerRecord]
     tokenizer: Any = None
     ignored: dict[str, str] = field(default_factory=dict)  # weights left in float, with the reason
+    prepared: tuple[str, ...] = ()  # the methods that changed float weights before they were quantized
 
     def __repr__(self) -> str:
         weights = f"{len(self.weights)} weights in {self.bits:.2f} bits each, including scales"

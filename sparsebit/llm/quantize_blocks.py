@@ -19,7 +19,7 @@ from sparsebit.errors import PlugInError, SparsebitError, located, running_plug_
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route, find_route
-from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
+from sparsebit.llm.blocks.solve import measure_losses, run_block, solve_block, solve_without_data
 from sparsebit.llm.blocks.streams import BATCH, BlockCalls, Outputs, Stream, Streams
 from sparsebit.llm.choose_widths import choose_widths
 from sparsebit.llm.finished_blocks import FinishedBlocks, config_text, digest_outside_blocks
@@ -106,7 +106,7 @@ def _quantize(
     require_same([] if sequences is None else [sequences], "the calibration data")
     plan = Plan(source, settings)
     finished = FinishedBlocks.open(folder, settings, sequences, source)
-    result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored)
+    result = LanguageModel(source.model, {}, [], tokenizer, plan.ignored, pipeline.names_before)
     route = _route(source, sequences)
     plan.note_uncalled(route)
     if source.tied and (pipeline.preparations or pipeline.tuners):
@@ -220,13 +220,16 @@ def _compress(
         return solve_without_data(every, spec_of, pipeline.solver), None, ()
     aims = {tuner.follow for tuner in pipeline.tuners}
     plain: Sequence[Tensor] = run_block(every)[0] if any(aim < 1 for aim in aims) else []
-    found = solve_block(every, runs.floats, spec_of, pipeline.solver)
-    solved, floats, replay = found
+    matrices = every.block.named_parameters() if pipeline.tuners else ()
+    originals = {name: one.detach().clone() for name, one in matrices if spec_of(name)}
+    solved, floats, replay = solve_block(every, runs.floats, spec_of, pipeline.solver)
     for tuner in pipeline.tuners:
         targets = list(floats[0] if tuner.follow and floats is not None else plain)
         if 0 < tuner.follow < 1:
             targets = [own.lerp(one, tuner.follow) for own, one in zip(plain, targets, strict=True)]
         solved = _tuned(tuner, every, targets, solved, spec_of)
+    if pipeline.tuners:
+        solved = measure_losses(every, originals, solved)
     return solved, floats, run_block(runs.first, None if pipeline.tuners else replay)
 
 

@@ -96,6 +96,13 @@ TRANSPOSED_EXPERTS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def latent_attention() -> nn.Module:
+    """A small DeepSeek without experts: queries, keys and values are made from narrower vectors, which have norms."""
+    ranks = {"q_lora_rank": 32, "kv_lora_rank": 48, "first_k_dense_replace": 3}
+    heads = {"num_key_value_heads": 4, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    return _from_config("deepseek_v2", **_WIDE, **_TOKENS, **ranks, **heads)
+
+
 def encoder() -> nn.Module:
     """A small BERT with random weights."""
     transformers = pytest.importorskip("transformers")

@@ -94,6 +94,16 @@ def test_what_is_done_to_the_result_does_not_reach_the_given_model(tmp_path: Pat
     assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float32, True)}
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])  # with a head of its own, and with a tied one
+def test_a_model_in_half_precision_is_quantized_in_float32(name: str) -> None:
+    model, ids = DECODERS[name]().bfloat16(), tokens(24)[None]
+    made = llm.quantize(model, tokens(), CONFIG, progress=False)
+    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+    again = llm.quantize(model.float(), tokens(), CONFIG, progress=False)
+    assert torch.equal(logits(made.model, ids), logits(again.model, ids))
+    assert {one.dtype for one in made.model.parameters()} == {torch.float32}
+
+
 def test_what_is_packed_is_what_was_solved() -> None:
     result = llm.quantize(DECODERS["llama"](), tokens(), CONFIG, progress=False)
     layer = result.model.get_submodule("model.layers.1.mlp.up_proj")

@@ -43,14 +43,18 @@ def measure_inputs(
     for place, number in enumerate(own_batches(len(runs.calls))):
         run = replay.run(number)
 
-        def see(use: Use, place: int = place, run: ReplayedRun = run) -> None:
+        tokens = runs.hidden[number].numel() // runs.hidden[number].shape[-1]
+
+        def see(use: Use, place: int = place, run: ReplayedRun = run, tokens: int = tokens) -> None:
+            if use.matrix not in replay.solved:  # a batch may not reach the stage, but a later one
+                run.stop()
             group = leaders.get(use.matrix)
-            if group is None:
+            if group is None or not use.inputs.numel():
                 return
-            run.stop()
-            if not use.inputs.numel():
-                return
-            floats = float_inputs[place].get(use.matrix) if float_inputs and group.reaches_all else None
+            floats = float_inputs[place].get(use.matrix) if float_inputs else None
+            # An expert may have other tokens in the float model, unless it has them all in both.
+            if floats is not None and not _rows(floats) == _rows(use.inputs) == tokens:
+                floats = None
             if use.matrix not in found:
                 found[use.matrix] = InputStatistics.empty(
                     use.inputs.shape[-1], shift=floats is not None, sizes=sizes, device=use.inputs.device
@@ -61,7 +65,12 @@ def measure_inputs(
 
         with contextlib.suppress(Enough), runs.products(), run, WatchWeights(parameters, see):
             runs.run(number)
+    replay.solved.update(matrix for group in stage.groups for matrix in group.matrices)
     merged = merge_statistics(found)
     for matrix, statistics in merged.items():
         statistics.require_finite(f"{runs.name}.{matrix}".lstrip("."))
     return merged
+
+
+def _rows(inputs: Tensor) -> int:
+    return inputs.numel() // inputs.shape[-1]

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparsebit.graph.opened import OPENED, run_opened
 from sparsebit.llm.blocks.spill import MOST_BYTES
-from sparsebit.llm.weights.uses import PRODUCTS
+from sparsebit.llm.weights.uses import PRODUCTS, Matrix
 
 _KEPT = PRODUCTS | {F.scaled_dot_product_attention}
 
@@ -38,12 +38,16 @@ class _Result(NamedTuple):
 
 
 class Replay:
-    """What earlier runs of a block computed, for each batch, up to ``limit`` bytes in all."""
+    """What earlier runs of a block computed, for each batch, up to ``limit`` bytes in all.
+
+    ``solved`` are the matrices whose products are final.
+    """
 
     def __init__(self, block: nn.Module, batches: int, limit: int = MOST_BYTES) -> None:
         self._modules = [one for one in block.modules() if one is not block] if limit else []
         self._kept: list[tuple[dict[int, _Result], dict[int, _Result]]] = [({}, {}) for _ in range(batches)]
         self._left = limit
+        self.solved: set[Matrix] = set()
 
     def run(self, batch: int) -> ReplayedRun:
         """A mode in which the block is run on one batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import measure_inputs, stored
 from sparsebit.llm.blocks.replay import Replay
 from sparsebit.llm.blocks.spill import MOST_BYTES, spilled_each
-from sparsebit.llm.blocks.stages import find_stages
+from sparsebit.llm.blocks.stages import Stage, find_stages
 from sparsebit.llm.methods.solver import (
     UNREACHED,
     Solved,
@@ -69,7 +69,7 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
             with floats.products(), WatchWeights(parameters, partial(_keep_first, seen)):
                 output = floats.outputs(number)
             for kept, of_stage in zip(float_inputs, leaders, strict=True):
-                kept.append({leader: seen[leader] for leader in of_stage})
+                kept.append({leader: seen[leader] for leader in of_stage if leader in seen})
             return output
 
         width = len(floats.leaves)
@@ -95,6 +95,25 @@ def solve_block(runs: BlockRuns, floats: BlockRuns | None, spec_of: SpecOf, solv
                     view.copy_(solved.weight)
                     done.append(SolvedMatrix(matrix, solved, 0 if found is None else found.tokens, loss))
     return SolvedBlock(done, float_outputs, replay)
+
+
+@torch.no_grad()
+def measure_losses(
+    runs: BlockRuns, originals: Mapping[str, Tensor], solved: Sequence[SolvedMatrix]
+) -> list[SolvedMatrix]:
+    """The matrices with the losses that they have now, after a tuner changed them; ``originals`` by parameter."""
+    parameters = {name: runs.block.get_parameter(name) for name in originals}
+    stages = find_stages(replace(runs.first_sequence(), half=runs.half), parameters)
+    groups = [group for stage in stages for group in stage.groups]
+    statistics = measure_inputs(runs, parameters, Stage(groups), None)
+    reached = {one: statistics.get(group.leader) for group in groups for one in group.matrices}
+    measured = []
+    for one in solved:
+        found = reached.get(one.matrix)
+        gram = found.mean_gram() if found is not None and found.tokens else None
+        loss = output_loss(stored(originals, one.matrix).float(), one.solved.weight, gram)
+        measured.append(one._replace(loss=loss))
+    return measured
 
 
 @torch.no_grad()

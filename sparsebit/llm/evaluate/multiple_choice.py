@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,29 +89,47 @@ def answer_questions(model: nn.Module, tokenizer: Any, questions: Sequence[Quest
     right = right_per_character = 0
     with evaluating(model):
         for question in questions:
-            scores = torch.tensor([_score(model, tokenizer, question.text, one) for one in question.choices])
+            scores = torch.tensor(_scores(model, tokenizer, question))
             lengths = torch.tensor([max(len(one), 1) for one in question.choices])
             right += int(scores.argmax()) == question.answer
             right_per_character += int((scores / lengths).argmax()) == question.answer
     return ChoiceScore(right / len(questions), right_per_character / len(questions), len(questions))
 
 
-def _score(model: nn.Module, tokenizer: Any, text: str, choice: str) -> float:
-    """The logarithm of the probability of ``choice`` after ``text``; a space is put between them if there is none."""
-    gap = "" if not text or text[-1].isspace() or choice[:1].isspace() else " "
+def _scores(model: nn.Module, tokenizer: Any, question: Question) -> list[float]:
+    """The logarithm of the probability of each choice after the question; spaces are put between them if missing.
+
+    A tokenizer may join the end of the question with one choice and not with another. So all choices are scored from
+    the first token at which any of them differs from the question.
+    """
+    text = question.text
     before = tokenizer(text)["input_ids"]
-    both = tokenizer(text + gap + choice)["input_ids"]
     if not before:
         raise SparsebitError(
             "nothing comes before the choices, so the first token of each cannot be scored",
             got=f"the question {text!r}",
             hint="write the question, or use a tokenizer that starts every text with a special token",
         )
-    start = max(
-        next((i for i, (a, b) in enumerate(zip(before, both, strict=False)) if a != b), len(before)), 1
-    )
-    ids: Tensor = torch.tensor([both], device=device_of(model))
+    tokens = []
+    for choice in question.choices:
+        gap = "" if not text or text[-1].isspace() or choice[:1].isspace() else " "
+        tokens.append(tokenizer(text + gap + choice)["input_ids"])
+    start = max(min(_common(before, both) for both in tokens), 1)
+    scores = [_score(model, both, start) for both in tokens]
+    if any(math.isnan(score) for score in scores):
+        raise SparsebitError("the model computes NaN", where=f"the question {text[:80]!r}")
+    return scores
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens at the beginning are the same."""
+    return next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+
+
+def _score(model: nn.Module, tokens: Sequence[int], start: int) -> float:
+    """The logarithm of the probability of the tokens from ``start`` on."""
+    ids: Tensor = torch.tensor([tokens], device=device_of(model))
     require_known(ids, model)
-    require_positions(len(both), model, "the length of a question with its choice, in tokens, to at most ")
+    require_positions(len(tokens), model, "the length of a question with its choice, in tokens, to at most ")
     predicted = log_probabilities(model, ids)[0, start - 1 : -1]
-    return float(predicted.gather(-1, ids[0, start:, None]).sum())
+    return float(predicted.gather(-1, ids[0, start:, None]).double().sum())

@@ -57,6 +57,7 @@ def save_model(model: LanguageModel, folder: str | os.PathLike[str]) -> None:
         "float_aliases": float_aliases,
         "records": [asdict(record) for record in model.records],
         "ignored": model.ignored,
+        "prepared": list(model.prepared),
     }
     groups = {"weights": tensors, "floats": floats, "tokenizer": _tokenizer_files(model)}
     write_folder(folder, KIND, VERSION, content, groups)
@@ -99,7 +100,8 @@ def load_model(folder: str | os.PathLike[str], model: nn.Module | None) -> Langu
         put(made, name, value)
     packed = with_aliases(tensors.get("weights", {}), content.names("aliases"))
     tokenizer = _read_tokenizer(tensors.get("tokenizer", {}), os.fspath(folder))
-    result = LanguageModel(made, {}, [], tokenizer, content.names("ignored"))
+    prepared = tuple(content.texts("prepared"))
+    result = LanguageModel(made, {}, [], tokenizer, content.names("ignored"), prepared)
     result.weights |= from_stored(packed, Fields.each(content.value("matrices"), str(folder)))
     result.records += [_record(said) for said in Fields.each(content.value("records"), str(folder))]
     for name, held in result.weights.items():

@@ -47,7 +47,8 @@ def add_lora(
         dropout: before the adapter, in training.
         layers: patterns of dotted names, or one.
         floats: the float model or its folder. With it the adapters start at the best approximation of the
-            quantization error (LoftQ, with the grid unchanged); without it they start at zero.
+            quantization error (LoftQ, with the grid unchanged); without it they start at zero. Not for models whose
+            float weights were changed before (awq, smoothquant, rotate).
         ids: token ids [batch, length]. With them the error is weighted by the inputs of each layer (EoRA).
 
     Returns:
@@ -71,6 +72,13 @@ def add_lora(
                 expected=f"rank={one.rank}, alpha={one.alpha:g}, dropout={one.dropout:g}",
                 got=f"rank={rank}, alpha={alpha:g}, dropout={dropout:g}",
             )
+    if floats is not None and model.prepared:
+        raise SparsebitError(
+            f"{', '.join(model.prepared)} changed the weights before they were quantized",
+            where="floats=",
+            expected="a model that was quantized with the weights of the float model",
+            hint="leave floats= out: the adapters then start at zero",
+        )
     read = None if floats is None else _reader(floats)
     if ids is not None:
         if read is None:

@@ -200,6 +200,8 @@ def learn(
         index = order.pop()
         with torch.enable_grad():
             output = learned.run(runs.calls[index], runs.hidden[index], learned.tensors())
-            token_error(output, targets[index]).backward()
+            error = token_error(output, targets[index])
+        if error.requires_grad:  # unless no token of the batch reached a learned weight
+            error.backward()
         move(step)
     return learned.keep_better(solved, before, learned.mean_error(runs, targets))

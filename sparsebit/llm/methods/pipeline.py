@@ -20,6 +20,7 @@ class Pipeline(NamedTuple):
     preparations: tuple[Preparation, ...] = ()
     tuners: tuple[Tuner, ...] = ()
     names_with_data: tuple[str, ...] = ()  # the steps that need calibration data
+    names_before: tuple[str, ...] = ()  # the preparations
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Pipeline:
@@ -32,7 +33,8 @@ class Pipeline(NamedTuple):
             if moment != "solve" or method.needs_data:
                 needing.append(step.name)
         (solver,) = made["solve"]
-        return cls(solver, tuple(made["before"]), tuple(made["after"]), tuple(needing))
+        before = tuple(step.name for step in steps if METHOD_RULES[step.name].moment == "before")
+        return cls(solver, tuple(made["before"]), tuple(made["after"]), tuple(needing), before)
 
     @property
     def follows(self) -> bool:

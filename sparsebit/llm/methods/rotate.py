@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sparsebit.config.llm.methods import RotateSettings
 from sparsebit.errors import SparsebitError
 from sparsebit.llm.blocks.calls import BlockRuns
-from sparsebit.llm.blocks.channel_sources import TOLERANCE, ChannelSource, find_channel_source
+from sparsebit.llm.blocks.channel_sources import ChannelSource, find_channel_source, is_same
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.stages import find_stages
@@ -48,7 +48,8 @@ class Rotate(RotateSettings):
         head.weight = nn.Parameter((weight @ rotation).float(), requires_grad=False)
         embedding.weight = nn.Parameter((embedding.weight.double() @ rotation).float(), requires_grad=False)
         norm.weight = nn.Parameter(torch.ones_like(norm.weight), requires_grad=False)
-        _require_same(head(norm((probe.double() @ rotation).float())), wanted, "the last norm and the head")
+        turned = head(norm((probe.double() @ rotation).float()))
+        _require_same(turned, wanted, wanted, "the last norm and the head")
         config: Any = getattr(model, "config", None)
         if getattr(config, "tie_word_embeddings", False):
             config.tie_word_embeddings = False
@@ -78,7 +79,9 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
     ]
     norms: dict[str, float] = {}
     for group, source in found:
-        if source is not None and parameters[source.names[0]].dim() == 1:
+        is_norm = source is not None and parameters[source.names[0]].dim() == 1
+        # A norm of another size is inside attention (DeepSeek), where nothing is rotated.
+        if source is not None and is_norm and len(source.channels) == len(rotation):
             norms[source.names[0]] = source.offset
             norm = (parameters[source.names[0]].data + source.offset).double()
             for matrix in group.matrices:
@@ -86,7 +89,7 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
                 view.copy_((view.double() * norm @ rotation).float())
             continue
         for matrix in group.matrices:
-            if head_seed is not None and source is not None and len(group.matrices) == 1:
+            if head_seed is not None and source is not None and not is_norm and len(group.matrices) == 1:
                 _turn_heads(block, parameters, source, matrix, head_seed)
             view = stored(parameters, matrix)
             if len(view) == len(rotation):
@@ -99,7 +102,8 @@ def rotate_block(runs: BlockRuns, rotation: Tensor, *, head_seed: int | None) ->
     left = next(
         (f", in which {name} is not rotated," for name, one in parameters.items() if one.dim() == 3), ""
     )
-    _require_same(runs.run(), (before.double() @ rotation).float(), f"a block{left}")
+    wanted = (before.double() @ rotation).float()
+    _require_same(runs.run(), wanted, wanted - runs.hidden[0], f"a block{left}")
 
 
 def _turn_heads(
@@ -169,9 +173,9 @@ def _final_norm(model: nn.Module, route: Route, size: int) -> Any:
     return model.get_submodule(norms[0].rpartition(".")[0])
 
 
-def _require_same(got: Tensor, wanted: Tensor, what: str) -> None:
-    change = float((got - wanted).norm() / wanted.norm().clamp(min=1e-30))
-    if not change < TOLERANCE:
+def _require_same(got: Tensor, wanted: Tensor, at_stake: Tensor, what: str) -> None:
+    if not is_same(got, wanted, at_stake):
+        change = float((got - wanted).norm() / at_stake.norm().clamp(min=1e-30))
         raise _refusal(f"{what} computes a different result in a rotated basis (it changed by {change:.2g})")
 
 

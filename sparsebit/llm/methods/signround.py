@@ -40,7 +40,8 @@ class SignRound(SignRoundSettings):
         def move(step: int) -> None:
             rate = 2 * (1 - step / self.steps) / self.steps  # all steps together cross the reach once
             for tensor, start, reach in bounds:
-                assert tensor.grad is not None
+                if tensor.grad is None:  # of an expert that no token of the batch reached
+                    continue
                 tensor.sub_(tensor.grad.sign_(), alpha=rate * reach)
                 tensor.copy_(torch.minimum(torch.maximum(tensor, start - reach), start + reach))
                 tensor.grad = None

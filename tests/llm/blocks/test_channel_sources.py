@@ -62,7 +62,9 @@ def test_sources_of_decoders(name: str, wanted: dict[str, str]) -> None:
         assert set(found) == set(wanted)
 
 
-def test_a_channel_that_something_else_reads_is_left_alone() -> None:
+@pytest.mark.parametrize("stream", [0, 1e4])
+def test_a_channel_that_something_else_reads_is_left_alone(stream: float) -> None:
+    # A residual stream far larger than what the block adds to it does not hide the change.
     class Shared(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -70,7 +72,7 @@ def test_a_channel_that_something_else_reads_is_left_alone() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.norm(x)
-            return y + self.linear(y)  # type: ignore[no-any-return]
+            return stream * x + y + self.linear(y)  # type: ignore[no-any-return]
 
     block, x = Shared().requires_grad_(False), torch.randn(2, 5, 8)
     runs = BlockRuns(block, [BlockCall((None,), {}, 0)], [x])

@@ -6,10 +6,12 @@ import torch
 from torch import nn
 
 from sparsebit.llm.blocks.calls import BlockCall, BlockRuns
-from sparsebit.llm.blocks.solve import solve_block, solve_without_data
+from sparsebit.llm.blocks.solve import run_block, solve_block, solve_without_data
 from sparsebit.llm.methods.gptq import Gptq
 from sparsebit.llm.methods.rtn import Rtn
+from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.solver import WeightSpec
+from sparsebit.llm.methods.tune import Tune
 from sparsebit.llm.weights.statistics import InputStatistics
 from sparsebit.numerics import CodeType
 
@@ -58,6 +60,41 @@ def test_outputs_of_the_float_model_come_back() -> None:
         BlockRuns(block, [CALL], [x]), BlockRuns(block, [CALL], [f]), lambda name: SPEC, Gptq()
     )
     assert floats is not None and torch.equal(floats[0][0], wanted)
+
+
+class Routed(nn.Module):
+    """A layer for the tokens whose first number is positive, and one for all tokens after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert, self.after = (nn.Linear(16, 16).requires_grad_(False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        taken, found = x[..., 0] > 0, x.clone()
+        if taken.any():
+            found[taken] = self.expert(x[taken])
+        return self.after(found)  # type: ignore[no-any-return]
+
+
+def test_a_batch_that_does_not_reach_a_layer_is_run_on_what_the_later_ones_became() -> None:
+    torch.manual_seed(0)
+    batches = [torch.randn(2, 8, 16), torch.randn(2, 8, 16)]
+    batches[0][..., 0].abs_()  # every token reaches the layer; then none does, in the float model two
+    batches[1][..., 0] = -1.0
+    floats = [batches[0], batches[1].clone()]
+    floats[1][0, :2, 0] = 1.0
+    block = Routed()
+    runs, others = (BlockRuns(block, [CALL, CALL], one) for one in (batches, floats))
+    done = solve_block(runs, others, lambda name: SPEC if name.endswith("weight") else None, Gptq())
+    assert [one.tokens for one in done.matrices] == [16, 32]
+    for found, x in zip(run_block(runs, done.replay)[0], batches, strict=True):
+        assert torch.equal(found, block(x))
+    # Tuners learn from the other batches, also where nothing else is learned.
+    assert done.floats is not None
+    for solved in (done.matrices, done.matrices[:1]):
+        for tuner in (SignRound(steps=4), Tune(steps=4, norm_lr=0.0)):
+            remarks = [one.solved.remark for one in tuner.tune(runs, done.floats[0], solved)]
+            assert len(remarks) == len(solved) and all("tun" in one for one in remarks)
 
 
 def test_stacked_experts_are_solved_without_data() -> None:

@@ -43,6 +43,19 @@ def test_the_likely_choice_wins_and_length_is_weighed() -> None:
     assert answer_questions(NextLetter(), Letters(), [Question("a", ("x", "y"), 1)]).questions == 1
 
 
+class Joining(Letters):
+    """Letters, but a space before "y" is part of its token."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return super().__call__(text.replace(" y", ";"))
+
+
+def test_choices_that_are_joined_with_the_question_are_scored_like_the_others() -> None:
+    # ";" is likely after ":", and "!" after a space; but a space is not likely after ":".
+    score = answer_questions(NextLetter(), Joining(), [Question("a: ", ("!", "y"), 1)])
+    assert score.accuracy == 1.0
+
+
 def test_mistakes_in_the_file_are_named(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     good = {"question": "2 + 2 =", "choices": ["4", "5"], "answer": 0}
@@ -82,5 +95,9 @@ def test_what_cannot_be_scored_is_refused() -> None:
         answer_questions(NextLetter(), Letters(), [])
     with pytest.raises(SparsebitError, match="nothing comes before the choices"):
         answer_questions(NextLetter(), Letters(), [Question("", ("a", "b"), 0)])
+    broken = NextLetter()
+    broken.forward = lambda ids: torch.full((*ids.shape, 128), float("nan"))  # type: ignore[method-assign]
+    with pytest.raises(SparsebitError, match=r"the model computes NaN\n  where: the question 'ab'"):
+        answer_questions(broken, Letters(), [Question("ab", ("c", "d"), 0)])
     with pytest.raises(SparsebitError, match="reads at most 64 tokens at once"):
         answer_questions(DECODERS["gpt2"](), tokenizer(), [Question("the " * 99, ("a", "b"), 0)])

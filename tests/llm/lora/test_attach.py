@@ -50,6 +50,18 @@ def test_at_full_rank_the_residual_is_exact(name: str, layers: str) -> None:
     assert distance(model, float_model) < 1e-3
 
 
+def test_weights_that_were_changed_before_have_no_residual(tmp_path: Path) -> None:
+    float_model = sharp("llama")
+    config = {**CONFIG, "METHOD": ["smoothquant", "rtn"], "CALIBRATION": {"SAMPLES": 2, "LENGTH": 16}}
+    llm.quantize(float_model, tokens(), config, progress=False).save(tmp_path / "saved")
+    model = llm.LanguageModel.load(tmp_path / "saved")
+    with pytest.raises(
+        SparsebitError, match=r"smoothquant changed the weights before(.|\n)*leave floats= out"
+    ):
+        add_lora(model, rank=8, floats=float_model)
+    assert add_lora(model, rank=8) and model.prepared == ("smoothquant",)
+
+
 def test_files_of_the_whole_model_do_not_lose_its_adapters(tmp_path: Path) -> None:
     model = llm.quantize(sharp("llama"), None, CONFIG, progress=False)
     add_lora(model, rank=2)

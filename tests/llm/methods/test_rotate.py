@@ -12,7 +12,7 @@ from sparsebit.llm.blocks.find import find_stack
 from sparsebit.llm.blocks.route import Route
 from sparsebit.llm.blocks.solve import run_block
 from sparsebit.llm.methods.rotate import Rotate, make_rotation, rotate_block
-from tests.llm.models import DECODERS, stream_of, tokens
+from tests.llm.models import DECODERS, latent_attention, stream_of, tokens
 
 
 @pytest.mark.parametrize("size", [64, 36, 9])
@@ -41,6 +41,17 @@ def test_a_rotated_decoder_computes_the_same(name: str) -> None:
         only_stream = rotated_values(name, block=0) if block is stack.modules[0] else None
         assert only_stream is None or not torch.allclose(only_stream, block.self_attn.v_proj.weight)
         assert not torch.allclose(weight, block.self_attn.v_proj.weight)
+
+
+def test_norms_inside_attention_stay_where_they_are() -> None:
+    model, ids = latent_attention().requires_grad_(False), tokens(24)[None]
+    wanted, stack = model(ids).logits, find_stack(model)
+    prepare = Rotate().start(model, Route.unseen(stack.names))
+    stream = stream_of(model, ids)
+    for block in stack.modules:
+        prepare(stream.runs(block), lambda name: None)
+        stream.advance(run_block(stream.runs(block)))
+    assert (model(ids).logits - wanted).norm() < 1e-4 * wanted.norm()
 
 
 def rotated_values(name: str, block: int) -> torch.Tensor:

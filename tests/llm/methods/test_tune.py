@@ -15,6 +15,7 @@ from sparsebit.llm.methods.rtn import Rtn
 from sparsebit.llm.methods.signround import SignRound
 from sparsebit.llm.methods.solver import SolvedMatrix, WeightSpec
 from sparsebit.llm.methods.tune import Tune
+from sparsebit.llm.tokens import windows
 from sparsebit.llm.weights.uses import Matrix
 from sparsebit.numerics import CodeType
 from tests.llm.models import DECODERS, tokens
@@ -90,3 +91,12 @@ def test_norms_of_a_decoder_are_tuned_and_the_model_comes_closer() -> None:
     norm = result.model.get_parameter("model.layers.0.input_layernorm.weight")
     assert errors[1] < errors[0]
     assert not torch.equal(norm, model.get_parameter("model.layers.0.input_layernorm.weight"))
+    # The recorded loss is that of the tuned weight on its inputs in the tuned model.
+    last, inputs = result.records[-1], list[Tensor]()
+    layer = result.model.get_submodule(last.name.removesuffix(".weight"))
+    layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    with torch.no_grad():
+        result.model(windows(tokens(), 4, 32))
+        right, wrong = (inputs[0] @ one.T for one in (model.get_parameter(last.name), layer.weight))
+    lost = float((right - wrong).square().sum() / right.square().sum())
+    assert last.loss == pytest.approx(lost, rel=1e-3)
