@@ -22,6 +22,7 @@ from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import place
 from sparsebit.graph.value import real_tensors_in
+from sparsebit.numerics.unwritten import version_of
 
 Watch = Callable[[Node, Any], object]
 Replace = Mapping[str, Callable[..., Any]]
@@ -275,7 +276,7 @@ class SavedState:
 
     def __init__(self, model: nn.Module, *, parameters: bool) -> None:
         tensors = [*model.buffers(), *(model.parameters() if parameters else ())]
-        self._kept = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+        self._kept = [(tensor, version_of(tensor), tensor.detach().clone()) for tensor in tensors]
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
@@ -285,7 +286,8 @@ class SavedState:
         finally:
             with torch.no_grad():
                 for tensor, version, before in self._kept:
-                    if tensor._version != version and not torch.equal(tensor, before):
+                    written = tensor.is_inference() or version_of(tensor) != version
+                    if written and not torch.equal(tensor, before):
                         tensor.copy_(before)
 
 
