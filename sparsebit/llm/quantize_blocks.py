@@ -6,9 +6,8 @@ Memory holds one block, the hidden states of the calibration data (on disk if th
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig, load_llm_config
 from sparsebit.errors import PlugInError, SparsebitError, is_plug_in, located, running_plug_in, with_article
+from sparsebit.graph.autocast import without_autocast
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route, find_route
@@ -74,18 +74,8 @@ def quantize(
         with torch.inference_mode(any(one.is_inference() for one in tensors)):
             source = WeightSource.open(model, settings.DEVICE)
         _require_device(source, asked.DEVICE)
-        with torch.inference_mode(False), _without_autocast():
+        with torch.inference_mode(False), without_autocast():
             return _quantize(source, data, settings, tokenizer, folder, progress)
-
-
-@contextlib.contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Numbers in the dtype of the model, or of CALIBRATION.DTYPE, whatever the caller's block asks for."""
-    with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
 
 
 def _quantize(
