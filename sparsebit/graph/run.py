@@ -19,10 +19,10 @@ from torch.fx.node import map_arg
 from sparsebit.errors import CaptureError, GraphError, SparsebitError
 from sparsebit.graph.effects import overwritten
 from sparsebit.graph.exclusive import without_warnings
+from sparsebit.graph.lending import version_of
 from sparsebit.graph.ops import op_name
 from sparsebit.graph.ops.spec import place
 from sparsebit.graph.value import real_tensors_in
-from sparsebit.numerics.unwritten import version_of
 
 Watch = Callable[[Node, Any], object]
 Replace = Mapping[str, Callable[..., Any]]

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from sparsebit.config import Side, TensorSpec
 from sparsebit.display import printable
 from sparsebit.errors import PlugInError, SparsebitError
+from sparsebit.graph.lending import lending
 from sparsebit.graph.value import kind_text
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.numerics.snapping import kernels_run_on, snap_tensor
-from sparsebit.numerics.unwritten import lending
 from sparsebit.processes import is_distributed, sum_tensors
 from sparsebit.quantization.observers import (
     OBSERVERS,
