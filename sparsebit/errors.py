@@ -108,9 +108,23 @@ def located(where: str) -> Iterator[None]:
         raise type(error)(error.message, where=where, **parts) from None
 
 
+def is_plug_in(one: object) -> bool:
+    """Whether a class, or an object of one, is the user's.
+
+    Example:
+        >>> is_plug_in(SparsebitError), is_plug_in(Exception())
+        (False, True)
+    """
+    return not _module(one).startswith("sparsebit.")
+
+
+def _module(one: object) -> str:
+    return (one if isinstance(one, type) else type(one)).__module__
+
+
 @contextmanager
 def running_plug_in(doing: str, *plug_ins: object) -> Iterator[None]:
-    """Exceptions of a user's plug-in inside the block become an error of ours, with the line that raised.
+    """Exceptions of a user's plug-in inside the block become an error of ours, with its line.
 
     Otherwise a ``TypeError`` of an observer would be reported as one of the model that is running. ``plug_ins`` are
     classes or their objects; exceptions of the library's own are unchanged.
@@ -131,13 +145,15 @@ def running_plug_in(doing: str, *plug_ins: object) -> Iterator[None]:
     except (SparsebitError, MemoryError):
         raise
     except Exception as error:
-        if all(one.__module__.startswith("sparsebit.") for one in plug_ins) or _is_out_of_memory(error):
+        if not any(map(is_plug_in, plug_ins)) or _is_out_of_memory(error):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        frame = [one for one in frames if "site-packages" not in one.filename][-1]
+        frames = list(traceback.walk_tb(error.__traceback__))
+        packages = {_module(one).partition(".")[0] for one in plug_ins if is_plug_in(one)}
+        own = [one for one in frames if str(one[0].f_globals.get("__name__")).partition(".")[0] in packages]
+        frame, line = (own or frames)[-1]  # there is none of its own if it cannot be called in this way
         raise PlugInError(
             f"{doing}: {type(error).__name__}: {str(error).partition(chr(10))[0][:300]}",
-            where=f"line {frame.lineno} of {frame.filename}",
+            where=f"line {line} of {frame.f_code.co_filename}",
             hint="correct the plug-in",
         ) from error
 

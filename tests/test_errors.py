@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,14 @@ from sparsebit import errors
 from sparsebit.errors import (
     ArtifactError,
     ConfigError,
+    PlugInError,
     RegistryError,
     SparsebitError,
     SpecializationWarning,
     advised,
     damaged,
     located,
+    running_plug_in,
     with_article,
 )
 from sparsebit.quantization import OBSERVERS, QuantModel, parse_qconfig
@@ -132,3 +135,12 @@ def test_names_from_files_do_not_steer_a_terminal() -> None:
     with pytest.raises(RegistryError) as unknown:
         OBSERVERS["a" * 5000]
     assert len(str(unknown.value)) < 500
+
+
+def test_the_line_is_the_plug_ins_wherever_it_is_installed() -> None:
+    names: dict[str, Any] = {"__name__": "mine.observers"}
+    code = "import json\nclass Mine:\n    def read(self):\n        json.loads('{')"
+    exec(compile(code, "/lib/site-packages/mine/observers.py", "exec"), names)
+    told = r"line 4 of .*/mine/observers.py"
+    with pytest.raises(PlugInError, match=told), running_plug_in("it", names["Mine"]()):
+        names["Mine"]().read()

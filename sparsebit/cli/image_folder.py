@@ -17,9 +17,7 @@ from sparsebit.errors import missing_package
 from sparsebit.storage.text_file import open_regular
 
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
-
-
-MOST_PIXELS = 10**8
+MOST_PIXELS = 10**8  # of an image after it was resized
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from sparsebit.export.translate.marker import Markers, mark_tensor, quantizers_o
 from sparsebit.export.translate.naming import label_shapes, own_output_names, strip_prefix
 from sparsebit.export.translate.request import TranslationRequest
 from sparsebit.export.translate.undisturbed import undisturbed, writes_in_place
-from sparsebit.graph.capture.failure import autocast_is_on
+from sparsebit.graph.autocast import autocast_is_on
 from sparsebit.graph.effects import written_tensors
 from sparsebit.graph.run import SavedState, flatten_call
 from sparsebit.quantization.quantizers import Quantizer

@@ -286,9 +286,8 @@ class SavedState:
         finally:
             with torch.no_grad():
                 for tensor, before in self._kept:
-                    if not torch.equal(
-                        tensor, before
-                    ):  # by value: kernels write statistics without counting it
+                    # By value: kernels write statistics without counting it.
+                    if not torch.equal(tensor, before):
                         tensor.copy_(before)
 
 

@@ -32,6 +32,18 @@ class TensorInfo(NamedTuple):
         return self.numel * self.dtype.itemsize
 
 
+def kind_text(value: object) -> str:
+    """What kind of result this is, for a message.
+
+    Example:
+        >>> kind_text(torch.zeros(2, 3)), kind_text([1])
+        ('torch.float32 of shape [2, 3]', '[1]')
+    """
+    if isinstance(value, Tensor | TensorInfo):
+        return f"{value.dtype} of shape {list(value.shape)}"
+    return f"{value!r:.80}"
+
+
 _PLAIN = (
     *(bool, float, complex, str, type(None), TensorInfo),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),

@@ -69,9 +69,10 @@ class Plan:
         if head is not None:
             self._specs |= dict.fromkeys(self._outside, as_weight_spec(head))
         if not self._specs and set(self.ignored.values()) <= set(UNPACKED):
+            name, reason = next(iter(self.ignored.items()), ("", None))
             raise SparsebitError(
                 f"the blocks of {type(source.model).__name__} multiply by no matrix of weights",
-                got=", ".join(f"{name!r} ({reason})" for name, reason in [*self.ignored.items()][:1]) or None,
+                got=reason and f"{name!r} ({reason})",
                 hint="quantize filters of convolutions with sparsebit.quantize",
             )
         if not self._specs:

@@ -79,9 +79,8 @@ def prune(
         rows = rows.to(device_of(model))
     if heads:
         require_own_head_width(model)
-    paths = [
-        stack.path for stack in find_stacks(model)
-    ]  # a list of which one block is left would not be found
+    # Before blocks are removed: a list of which one block is left would not be found.
+    paths = [stack.path for stack in find_stacks(model)]
     if blocks:
         if rows is None:
             raise SparsebitError("choosing blocks needs data", hint="pass data=")

@@ -6,16 +6,16 @@ Memory holds one block, the hidden states of the calibration data (on disk if th
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsebit.config.llm import LlmConfig, load_llm_config
-from sparsebit.errors import PlugInError, SparsebitError, located, running_plug_in, with_article
+from sparsebit.errors import PlugInError, SparsebitError, is_plug_in, located, running_plug_in, with_article
+from sparsebit.graph.autocast import without_autocast
 from sparsebit.llm.blocks.calls import BlockRuns
 from sparsebit.llm.blocks.measure import stored
 from sparsebit.llm.blocks.route import Route, find_route
@@ -74,18 +74,8 @@ def quantize(
         with torch.inference_mode(any(one.is_inference() for one in tensors)):
             source = WeightSource.open(model, settings.DEVICE)
         _require_device(source, asked.DEVICE)
-        with torch.inference_mode(False), _without_autocast():
+        with torch.inference_mode(False), without_autocast():
             return _quantize(source, data, settings, tokenizer, folder, progress)
-
-
-@contextlib.contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Numbers in the dtype of the model, or of CALIBRATION.DTYPE, whatever the caller's block asks for."""
-    with contextlib.ExitStack() as stack:
-        for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
 
 
 def _quantize(
@@ -249,23 +239,30 @@ def _start_preparation(method: Preparation, model: nn.Module, route: Route) -> P
 def _tuned(
     tuner: Tuner, runs: BlockRuns, targets: Sequence[Tensor], before: Sequence[SolvedMatrix], spec_of: SpecOf
 ) -> list[SolvedMatrix]:
-    """What a tuner makes of a solved block: the same matrices, each still exactly what its spec asks for."""
+    """What a tuner makes of a solved block; what a user's tuner makes of it is checked, as in ``solve_weight``."""
     who = f"the method {type(tuner).__name__}"
     with running_plug_in(f"{who} cannot train {runs.name!r}", tuner):
         after = tuner.tune(runs, targets, before)
-        kept = [one.matrix for one in after] == [one.matrix for one in before]
-    if not kept:
+        if is_plug_in(tuner):
+            _require_tuned(who, runs.name, before, after, spec_of)
+    return after
+
+
+def _require_tuned(
+    who: str, block: str, before: Sequence[SolvedMatrix], after: Sequence[SolvedMatrix], spec_of: SpecOf
+) -> None:
+    """Raise unless these are the same matrices, each still exactly what its spec asks for."""
+    if [one.matrix for one in after] != [one.matrix for one in before]:
         raise PlugInError(
-            f"{who} did not return the matrices of {runs.name!r}",
+            f"{who} did not return the matrices of {block!r}",
             expected=f"the {len(before)} that were solved",
             got=str(len(after)),
         )
     for one, old in zip(after, before, strict=True):
         spec = spec_of(one.matrix.name)
         assert spec is not None
-        with located(f"{runs.name}.{one.matrix}"):
+        with located(f"{block}.{one.matrix}"):
             require_solved(who, one.solved, old.solved.weight, spec)
-    return after
 
 
 def _pack(block: str, solved: Sequence[SolvedMatrix]) -> list[Made]:

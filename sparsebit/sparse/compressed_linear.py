@@ -50,10 +50,8 @@ class CompressedLinear(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         held = self.codes
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.is_compressed and (self.codes.dtype, self.codes.device.type) != (
-            held.dtype,
-            held.device.type,
-        ):
+        changed = self.codes.dtype != held.dtype or self.codes.device.type != held.device.type
+        if self.is_compressed and changed:
             self.codes = held  # positions are stored among the values: numbers in another dtype mean nothing
             raise SparsebitError(
                 "a compressed 2:4 weight cannot change its dtype or leave the GPU",
@@ -85,11 +83,8 @@ class CompressedLinear(nn.Module):
 
     def algorithm_for(self, vectors: int) -> int:
         """The algorithm of the nearest number of vectors."""
-        found, least = 0, -1
-        for (
-            number,
-            algorithm,
-        ) in self.algorithms.items():  # not min with a key, which torch.compile cannot follow
+        found, least = 0, -1  # not min with a key, which torch.compile cannot follow
+        for number, algorithm in self.algorithms.items():
             distance = abs(number - vectors)
             if least < 0 or distance < least:
                 found, least = algorithm, distance

@@ -461,6 +461,16 @@ def test_buffers_and_parameters_are_put_back_where_that_is_asked_for() -> None:
     assert not net.weight.any()
 
 
+def test_what_is_written_in_inference_mode_is_restored_too() -> None:
+    """Its tensors do not count writes."""
+    with torch.inference_mode():
+        net = nn.BatchNorm2d(2)
+        with SavedState(net, parameters=True).undone():
+            net(torch.randn(4, 2, 3, 3))
+            assert net.get_buffer("running_mean").any()
+        assert not net.get_buffer("running_mean").any()
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_gradients_are_required_inside_the_block_only(on: bool) -> None:
     tensors = [torch.zeros(1, requires_grad=True), torch.zeros(1)]

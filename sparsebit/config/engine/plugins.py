@@ -146,7 +146,7 @@ class PlugInClasses(Registry[K], Generic[K, R]):
 
         return add
 
-    def make(self, name: str, *args: Any, **options: Any) -> Any:
+    def make(self, name: str, /, *args: Any, **options: Any) -> Any:
         """An object of a registered class."""
         kind: Any = self[name]
         with running_plug_in(f"the {self.kind} {name!r} cannot be made", kind):

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import linecache
 
-import torch
 from torch import Tensor, fx
 
 from sparsebit.errors import SparsebitError
-
-
-def autocast_is_on() -> bool:
-    """Whether the caller is inside ``torch.autocast``."""
-    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+from sparsebit.graph.autocast import autocast_is_on
 
 
 def explain_failure(gm: fx.GraphModule, error: Exception) -> None:

@@ -151,17 +151,14 @@ class OpSpec:
 
     def __post_init__(self) -> None:
         where = f"operator {self.name!r}"
-        for name, kind in _TYPES.items():
-            if not isinstance(getattr(self, name), kind):
-                raise RegistryError(
-                    f"{name} of an operator cannot be {getattr(self, name)!r:.80}",
-                    where=where,
-                    expected="a text"
-                    if kind is str
-                    else "a tuple of texts"
-                    if kind is tuple
-                    else "a mapping",
-                )
+        for (kind, expected), names in _TYPES.items():
+            for name in names:
+                if not isinstance(getattr(self, name), kind):
+                    raise RegistryError(
+                        f"{name} of an operator cannot be {getattr(self, name)!r:.80}",
+                        where=where,
+                        expected=expected,
+                    )
         named = [*self.activations, *filter(None, (self.weight, self.bias))]
         if not isinstance(self.targets, tuple | list):
             raise RegistryError(
@@ -203,11 +200,11 @@ class OpSpec:
         return f"<operator {self.name}>"
 
 
-# What a mistake in would be found only when a graph is read.
-_TYPES: dict[str, type[Any]] = {
-    **dict.fromkeys(("signature", "placed_as", "channels", "sizes"), str),
-    **dict.fromkeys(("overloads", "orders", "aliases", "attributes", "implied"), Mapping),
-    **dict.fromkeys(("activations", "class_names"), tuple),
+# The fields of each type; a mistake in them would be found only when a graph is read.
+_TYPES: dict[tuple[type[Any], str], tuple[str, ...]] = {
+    (str, "a text"): ("signature", "placed_as", "channels", "sizes"),
+    (Mapping, "a mapping"): ("overloads", "orders", "aliases", "attributes", "implied"),
+    (tuple, "a tuple of texts"): ("activations", "class_names"),
 }
 
 

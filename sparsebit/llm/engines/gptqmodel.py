@@ -60,7 +60,7 @@ def ask(path: Path, folder: Path, ids: Tensor) -> None:
     """Load a GPTQ folder in a separate process; gptqmodel_child.py describes what it writes to ``folder``."""
     # On one or two cores GPTQModel starts one worker, and then asks for two. Its layers compile themselves.
     environment = {"GPTQMODEL_CPU_WORKERS": "2", **os.environ, "TORCHDYNAMO_DISABLE": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     child = subprocess.run(
         [sys.executable, "-P", "-m", "sparsebit.llm.engines.gptqmodel_child"],
         input=json.dumps(

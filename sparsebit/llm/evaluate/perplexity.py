@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ from sparsebit.graph.run import evaluating
 from sparsebit.llm.arguments import require_count
 from sparsebit.llm.blocks.calls import logits_of
 from sparsebit.llm.tokens import as_ids, require_known, require_positions
-
-LARGEST = math.log(sys.float_info.max)  # nats per token; a perplexity of more has no number
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,10 @@ def log_probabilities(model: Callable[[Tensor], Any], rows: Tensor) -> Tensor:
 
 def to_perplexity(loss: float) -> float:
     """The perplexity of a mean loss in nats; infinite if it is more than a float can hold."""
-    return math.exp(loss) if loss < LARGEST else math.inf if loss > LARGEST else math.nan
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def divergence(wanted: Tensor, found: Tensor) -> float:

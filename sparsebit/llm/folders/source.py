@@ -153,7 +153,7 @@ class WeightSource:
             missing.discard(name)
         if missing:
             raise _no_tensor(self.folder or "", min(missing))
-        self._note_buffers(name for name in names if name in dict(self.model.named_buffers()))
+        self._note_buffers(set(names) & {name for name, _ in self.model.named_buffers()})
 
 
 def _tied(model: nn.Module, blocks: Sequence[str]) -> dict[str, str]:

@@ -98,12 +98,9 @@ class GptqV1:
 
 def group_sizes(model: LanguageModel) -> set[int | None]:
     """The group sizes of all layers; complete rows are groups of their length where other layers have groups."""
-    sizes = {held.grid.layout.group_size for _, held in layers_of(model)}
-    return (
-        sizes
-        if sizes == {None}
-        else {held.grid.layout.group_size or held.shape[1] for _, held in layers_of(model)}
-    )
+    sizes = [(held.grid.layout.group_size, held.shape[1]) for _, held in layers_of(model)]
+    grouped = any(group for group, _ in sizes)
+    return {group or width for group, width in sizes} if grouped else {None}
 
 
 def packed_modules(model: LanguageModel) -> dict[str, Any]:

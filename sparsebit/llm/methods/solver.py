@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from sparsebit.errors import PlugInError, SparsebitError, running_plug_in
+from sparsebit.errors import PlugInError, SparsebitError, is_plug_in, running_plug_in
 from sparsebit.llm.language_model import Made
 from sparsebit.llm.methods.masks import Sparsity
 from sparsebit.llm.weights.statistics import InputStatistics
@@ -94,11 +94,15 @@ class Solver(Protocol):
 def solve_weight(
     solver: Solver, weight: Tensor, statistics: InputStatistics | None, spec: WeightSpec
 ) -> Solved:
-    """What a solver makes of a weight; an error if that is not what the spec asks for."""
-    kind = type(solver).__name__
-    with running_plug_in(f"the method {kind} cannot solve this weight", solver):
+    """What a solver makes of a weight; an error if a user's solver makes anything else than the spec asks for.
+
+    The library's own are tested instead: the check takes a third of the time of rounding to nearest.
+    """
+    who = f"the method {type(solver).__name__}"
+    with running_plug_in(f"{who} cannot solve this weight", solver):
         solved = solver.solve(weight, statistics, spec)
-        require_solved(f"the method {kind}", solved, weight, spec)
+        if is_plug_in(solver):
+            require_solved(who, solved, weight, spec)
     return solved
 
 
@@ -109,11 +113,9 @@ def require_solved(who: str, solved: Any, weight: Tensor, spec: WeightSpec) -> N
     """
     if not isinstance(solved, Solved):
         raise PlugInError(f"{who} did not return a solution", expected="Solved", got=f"{solved!r:.80}")
-    for name in ("weight", "latent", "kept"):
-        one = getattr(solved, name)
-        if not (isinstance(one, Tensor) and one.shape == weight.shape) and not (
-            name == "kept" and one is None
-        ):
+    parts = {"weight": solved.weight, "latent": solved.latent}
+    for name, one in (parts if solved.kept is None else parts | {"kept": solved.kept}).items():
+        if not isinstance(one, Tensor) or one.shape != weight.shape:
             got = f"shape {list(one.shape)}" if isinstance(one, Tensor) else f"{one!r:.80}"
             raise PlugInError(
                 f"{who} returned a wrong {name}", expected=f"shape {list(weight.shape)}", got=got

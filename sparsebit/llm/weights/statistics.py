@@ -35,9 +35,8 @@ class InputStatistics:
         cls, size: int, *, shift: bool = False, sizes: bool = False, device: torch.device | str = "cpu"
     ) -> InputStatistics:
         """Empty statistics; ``sizes`` also measures ``magnitude`` and ``largest``."""
-        square, row = (
-            torch.zeros(shape, dtype=torch.float32, device=device) for shape in ((size, size), (size,))
-        )
+        square = torch.zeros(size, size, dtype=torch.float32, device=device)
+        row = square.new_zeros(size)
         shifts = torch.zeros_like(square) if shift else None
         return cls(square, shifts, row if sizes else None, row.clone() if sizes else None)
 

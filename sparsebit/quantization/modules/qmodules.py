@@ -24,7 +24,7 @@ from sparsebit.graph.ops import OPS
 from sparsebit.graph.ops.lookup import is_own_class
 from sparsebit.graph.passes.edit import shallow_copy
 from sparsebit.graph.run import evaluating
-from sparsebit.graph.value import TensorInfo, describe
+from sparsebit.graph.value import TensorInfo, describe, kind_text
 from sparsebit.quantization.quantizers import Quantizer
 from sparsebit.quantization.quantizers.recomputed import recompute_input
 from sparsebit.quantization.switches import switch
@@ -192,36 +192,25 @@ def _compare_kinds(node: Node, leaf: QuantOpr, args: tuple[Any, ...], kwargs: di
     if isinstance(before, TensorInfo) and (after := describe(found)) != before:
         raise PlugInError(
             f"the result of {name} cannot take the place of that of {node.name!r}",
-            expected=f"{before.dtype} of shape {list(before.shape)}",
-            got=f"{after.dtype} of shape {list(after.shape)}"
-            if isinstance(after, TensorInfo)
-            else str(after),
+            expected=kind_text(before),
+            got=kind_text(after),
         )
 
 
 def _compare_results(leaf: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     name = leaf.stands_for.__name__
     exact = leaf.stands_for.forward(leaf, *args, **kwargs)
-    try:
+    with running_plug_in(f"with_weight(module, weight, *inputs) of {name} failed", leaf.stands_for):
         found = leaf.run_with_weight(leaf, leaf.weight, *args, **kwargs)
-    except Exception as error:
-        raise SparsebitError(
-            f"with_weight of {name} raised {type(error).__name__}: {str(error).partition(chr(10))[0]}",
-            expected="with_weight(module, weight, *inputs)",
-        ) from error
     if not isinstance(found, Tensor) or (found.shape, found.dtype) != (exact.shape, exact.dtype):
         raise PlugInError(
             f"with_weight of {name} does not return a tensor like that of its forward",
-            expected=f"{exact.dtype} of shape {list(exact.shape)}",
-            got=f"{found.dtype} of shape {list(found.shape)}"
-            if isinstance(found, Tensor)
-            else f"{found!r:.80}",
+            expected=kind_text(exact),
+            got=kind_text(found),
         )
     if (found - exact).norm() > 1e-3 * exact.norm():
-        raise SparsebitError(
+        raise PlugInError(
             f"with_weight of {name} does not compute what its forward computes, given the same weight",
-            expected=f"a result like forward's, of shape {list(exact.shape)}",
-            got=f"shape {list(found.shape)}",
             hint="register the operator with another with_weight=, or leave the layer in float",
         )
 

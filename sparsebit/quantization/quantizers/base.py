@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from sparsebit.config import Side, TensorSpec
 from sparsebit.display import printable
 from sparsebit.errors import PlugInError, SparsebitError
+from sparsebit.graph.lending import lending
+from sparsebit.graph.value import kind_text
 from sparsebit.numerics import CodeType, Grid, Layout, choose_grid
 from sparsebit.numerics.grid import choose_scale
 from sparsebit.numerics.layout import activation_axis, join_blocks, row_blocks, to_rows, to_samples
 from sparsebit.numerics.snapping import kernels_run_on, snap_tensor
-from sparsebit.numerics.unwritten import lending
 from sparsebit.processes import is_distributed, sum_tensors
 from sparsebit.quantization.observers import (
     OBSERVERS,
@@ -412,20 +413,16 @@ class Quantizer(nn.Module):
 
     def _require_same_kind(self, result: Any, x: Tensor) -> Tensor:
         """The result of a class that transforms its tensors, if it can take the place of the tensor."""
-        if isinstance(result, Tensor) and (result.shape, result.dtype) == (x.shape, x.dtype):
-            return result
         if (
             isinstance(result, Tensor)
             and result.shape == x.shape
-            and torch.is_autocast_enabled(x.device.type)
+            and (result.dtype == x.dtype or torch.is_autocast_enabled(x.device.type))
         ):
             return result
         raise PlugInError(
             f"the quantizer {self.spec.quantizer!r} of {self.name!r} did not return a tensor like its input",
-            expected=f"{x.dtype} of shape {list(x.shape)}",
-            got=f"{result.dtype} of shape {list(result.shape)}"
-            if isinstance(result, Tensor)
-            else repr(result),
+            expected=kind_text(x),
+            got=kind_text(result),
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Quantizer:

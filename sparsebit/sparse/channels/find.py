@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.digest import graph_digest
-from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.sparse.channels.group import ChannelGroups, Group, Slice
 from sparsebit.sparse.channels.labels import Labels
 from sparsebit.sparse.channels.rules.base import why
@@ -23,7 +23,7 @@ Array = np.ndarray
 Classes = dict[int, np.ndarray]  # of every array of labels, by its id
 
 
-@on_cpu
+@cpu_by_default
 def find_groups(
     gm: GraphModule,
     *,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sparsebit.display import in_notebook, printable
 from sparsebit.errors import GraphError
-from sparsebit.graph.on_cpu import on_cpu
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.ops.spec import OpCall
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class ChannelGroups(Sequence[Group]):
         return printable("\n".join(lines))
 
 
-@on_cpu
+@cpu_by_default
 def mask_tensors(
     groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.graph.on_cpu import on_cpu
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.ops import bind, op_name
 from sparsebit.runtime.timing import measured_seconds
 from sparsebit.sparse.channels import ChannelGroups, Group, find_groups, mask_tensors
@@ -114,7 +114,7 @@ class ChannelPruner(Pruner):
             found.append(ReportRow(name=group.name, before=group.channels, after=after, note=note))
         return found
 
-    @on_cpu
+    @cpu_by_default
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import PlugInError, with_article
-from sparsebit.numerics.unwritten import lending
+from sparsebit.graph.lending import lending
 from sparsebit.sparse.channels.group import Group, Slice
 from sparsebit.sparse.choose.masks import MatrixBlocks
 from sparsebit.sparse.evidence.statistic import Evidence, wide

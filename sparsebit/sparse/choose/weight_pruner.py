@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from sparsebit.graph.on_cpu import on_cpu
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.sparse.choose.budget import normalize
 from sparsebit.sparse.choose.masks import (
@@ -46,7 +46,7 @@ class WeightPruner(Pruner):
             return "it computes the outputs; set SPARSER.CLASSIFIER: true to prune it as well"
         return None
 
-    @on_cpu
+    @cpu_by_default
     def choose(
         self, kept: Mapping[str, Tensor], evidence: Evidence, ratio: Ratio, latency: Latency | None
     ) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.errors import PlugInError, RegistryError, running_plug_in
-from sparsebit.numerics.unwritten import lending
+from sparsebit.graph.lending import lending
 from sparsebit.registry import Registry
 
 Source = Literal["input", "output", "gradient", "curvature"]

@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from sparsebit.graph.capture import CapturedModule
-from sparsebit.graph.on_cpu import on_cpu
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.value import TensorInfo, change_at, map_tensors, tensors_in
 from sparsebit.sparse.channels.trace import tensors_of
 from sparsebit.sparse.shrink.plan import Edit, Scaled, ShrinkPlan
@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, str, type(None))
 _PARTS = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set", "training")
 
 
-@on_cpu
+@cpu_by_default
 def shrink_graph(gm: CapturedModule, plan: ShrinkPlan) -> CapturedModule:
     """A smaller copy of ``gm``. Only what is kept is copied; tied tensors stay tied."""
     plan.check(gm)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from sparsebit.errors import GraphError
+from sparsebit.graph.cpu_by_default import cpu_by_default
 from sparsebit.graph.digest import graph_digest
-from sparsebit.graph.on_cpu import on_cpu
 from sparsebit.sparse.channels.group import ChannelGroups
 from sparsebit.sparse.shrink.alive import Alive
 from sparsebit.sparse.shrink.biases import carry_biases
@@ -102,7 +102,7 @@ class ShrinkPlan:
             )
 
 
-@on_cpu
+@cpu_by_default
 def make_plan(
     gm: GraphModule, groups: ChannelGroups, kept: Mapping[str, Tensor], *, prune_bias: bool = True
 ) -> ShrinkPlan:

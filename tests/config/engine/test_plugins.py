@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 
 import pytest
 
-from sparsebit.config.engine.plugins import PlugInRule, PlugIns, Settings, name_to_register, wrong_options
+from sparsebit.config.engine.plugins import (
+    PlugInClasses,
+    PlugInRule,
+    PlugIns,
+    Settings,
+    name_to_register,
+    wrong_options,
+)
 from sparsebit.config.engine.values import Refused, whole
 from sparsebit.errors import ConfigError, RegistryError
 
@@ -100,3 +107,13 @@ def test_a_class_without_a_name_is_refused_at_once() -> None:
     with pytest.raises(RegistryError) as caught:
         name_to_register(Nameless, None, "register_x")
     assert 'write @register_x("name"), or give the class an attribute TYPE' in str(caught.value)
+
+
+def test_an_option_may_have_any_name() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Circle:
+        name: str
+
+    shapes: PlugInClasses[type, PlugInRule] = PlugInClasses(PlugIns("shape", PlugInRule))
+    shapes.register("circle")(Circle)
+    assert shapes.make("circle", name="round") == Circle(name="round")

@@ -12,7 +12,8 @@ import torch
 from sparsebit import llm
 from sparsebit.config.llm import METHOD_RULES
 from sparsebit.errors import ConfigError, PlugInError, RegistryError
-from sparsebit.llm.methods import METHODS, Solved, WeightSpec, register_method
+from sparsebit.llm import quantize_blocks
+from sparsebit.llm.methods import METHODS, Solved, WeightSpec, register_method, solver
 from sparsebit.llm.methods.grid_search import search_grid
 from tests.llm.models import DECODERS
 
@@ -132,3 +133,14 @@ def test_mistakes_of_preparations_and_tuners_are_reported_as_theirs(
         config["METHOD"] = [name, "rtn"]
     with pytest.raises(PlugInError, match=f"the method Mine {told}"):
         llm.quantize(DECODERS["llama"](), torch.arange(8)[None], config, progress=False)
+
+
+@pytest.mark.parametrize("name", [name for name, rule in METHOD_RULES.items() if rule.moment != "before"])
+def test_the_librarys_own_methods_would_pass_the_checks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (solver, quantize_blocks):
+        monkeypatch.setattr(module, "is_plug_in", lambda one: True)
+    steps = [name] if METHOD_RULES[name].moment == "solve" else ["rtn", {name: {"steps": 2}}]
+    weights = {"BIT": 4, "GROUP_SIZE": 16, "SPARSITY": "2:4"}
+    config = {"METHOD": steps, "W": weights, "CALIBRATION": {"LENGTH": 8, "SAMPLES": 2}}
+    done = llm.quantize(DECODERS["llama"](), torch.arange(16).reshape(2, 8), config, progress=False)
+    assert done.records

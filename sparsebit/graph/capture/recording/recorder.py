@@ -26,10 +26,10 @@ from sparsebit.graph.capture.report import CaptureReport, Note, NoteKind
 from sparsebit.graph.capture.sizes.numbers import Expression, SizeInt, plain_sizes
 from sparsebit.graph.capture.source import Source, find_source, is_foreign, running_line
 from sparsebit.graph.functional import check_branch
+from sparsebit.graph.lending import version_of
 from sparsebit.graph.opened import OPENED, run_opened
 from sparsebit.graph.ops.lookup import find_call, find_function
 from sparsebit.graph.value import describe, items_in, real_tensors_in
-from sparsebit.numerics.unwritten import version_of
 
 _TENSOR_PROPERTIES = {"T", "mT", "H", "mH", "real", "imag", "data", "grad"}
 

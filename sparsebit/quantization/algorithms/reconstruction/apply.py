@@ -19,6 +19,7 @@ from sparsebit.batches import device_of, to_device
 from sparsebit.config.quantization.recovery import AdaRoundSettings, ReconstructionSettings
 from sparsebit.graph.run import evaluating, requiring_grad
 from sparsebit.numerics import Grid
+from sparsebit.numerics.finite import is_finite
 from sparsebit.numerics.snapping import snap_tensor
 from sparsebit.processes import raise_together
 from sparsebit.progress import progress
@@ -100,13 +101,15 @@ class Reconstruction(ReconstructionSettings, Algorithm):
         """Learn the rounding of a block's weights, kept if better than nearest rounding; returns both errors."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + index)
         samples = Samples(streams, block, module, job.quantizers.values(), self.batch, generator)
-        if not any(isinstance(y, Tensor) and y.is_floating_point() for y in samples.wanted[0]):
+        if not any(map(_is_float, samples.wanted[0])):
             return None  # its result is integers, such as a class: there is no error to minimize
         tensors = {name: tensor for name, _, tensor in job.weights()}
         soft = SoftWeights.of([_weight(job.quantizers[name], tensors[name]) for name in weights])
         inside = [q for q in module.modules() if isinstance(q, Quantizer) and q.side == "A" and q.is_enable]
         scales = {q: q.scale.detach().clone().requires_grad_() for q in inside if _learns(q)}
         units = find_units(samples.wanted)
+        columns = zip(*samples.exact, strict=True)
+        infinite = [not all(is_finite(x) for x in column if _is_float(x)) for column in columns]
         before = _error(module, samples, units)
         noise = torch.Generator(soft.v.device).manual_seed(self.seed * 1_000_003 + index)
         optimizer = _Optimizer(soft.v, self.lr, list(scales.values()) if self.scale_lr > 0 else [])
@@ -116,7 +119,8 @@ class Reconstruction(ReconstructionSettings, Algorithm):
             exact, rounded, wanted = samples.take(rows)
             taken, h = soft.soft()
             current.update(zip(weights, taken, strict=True))
-            mixed = [_mixed(r, e, self.drop, noise) for r, e in zip(rounded, exact, strict=True)]
+            inputs = zip(rounded, exact, infinite, strict=True)
+            mixed = [drop(r, e, self.drop, noise, infinite=i) if _is_float(r) else r for r, e, i in inputs]
             results = module(*mixed)
             if not any(isinstance(result, Tensor) and result.requires_grad for result in results):
                 return False  # its weights do not affect its result, so nearest rounding is as good
@@ -245,7 +249,7 @@ def _error(module: nn.Module, samples: Samples, units: list[Unit]) -> float:
         picked = [
             (result, exact, unit)
             for result, exact, unit in zip(results, wanted, units, strict=True)
-            if isinstance(result, Tensor) and result.is_floating_point()
+            if _is_float(result)
         ]
         error = reconstruction_error(*map(list, zip(*picked, strict=True)))
         size = len(picked[0][0]) if picked[0][0].dim() else 1
@@ -253,7 +257,5 @@ def _error(module: nn.Module, samples: Samples, units: list[Unit]) -> float:
     return float(total) / max(count, 1)
 
 
-def _mixed(rounded: Any, exact: Any, probability: float, noise: torch.Generator) -> Any:
-    if isinstance(rounded, Tensor) and rounded.is_floating_point():
-        return drop(rounded, exact, probability, noise)
-    return rounded
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

@@ -138,16 +138,26 @@ def _has_values(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 0
 
 
-def drop(rounded: Tensor, exact: Tensor, probability: float, generator: torch.Generator | None) -> Tensor:
+def drop(
+    rounded: Tensor,
+    exact: Tensor,
+    probability: float,
+    generator: torch.Generator | None,
+    *,
+    infinite: bool = False,
+) -> Tensor:
     """Quantized values, each replaced by its float value with a probability (QDrop, eq. 8).
 
-    The probability is rounded to a multiple of 1/256: one random byte decides for each value.
+    The probability is rounded to a multiple of 1/256: one random byte decides for each value. ``infinite`` says that
+    there are infinite numbers, as in a mask.
     """
     bytes_below = round(256 * probability)
     if not bytes_below:
         return rounded
     words = torch.empty(-(-rounded.numel() // 8), dtype=torch.int64, device=rounded.device)
     words.random_(-(2**63), None, generator=generator)
-    chances = words.view(torch.uint8)[: rounded.numel()].view(rounded.shape)
-    # Not lerp, which gives NaN at the infinite numbers of a mask. 256 would be 0 as a byte.
-    return torch.where(chances <= bytes_below - 1, exact, rounded)
+    chances = words.view(torch.uint8)[: rounded.numel()].view(rounded.shape).to(rounded.dtype)
+    dropped = chances.lt_(bytes_below)  # as 1.0 and 0.0, at which lerp is exact, and much faster than where
+    if infinite:  # lerp between infinite numbers is NaN
+        return torch.where(dropped.bool(), exact, rounded)
+    return torch.lerp(rounded, exact, dropped)

@@ -99,7 +99,7 @@ def test_infinite_numbers_of_a_mask_neither_count_nor_spread() -> None:
     assert error == 2 * (1 + 9) / 4
     (gradient,) = torch.autograd.grad(error, result)
     assert gradient.isfinite().all()
-    mixed = drop(torch.full_like(exact, -9.0), exact, 0.5, torch.Generator().manual_seed(0))
+    mixed = drop(torch.full_like(exact, -9.0), exact, 0.5, torch.Generator().manual_seed(0), infinite=True)
     assert ((mixed == -9) | (mixed == exact)).all()
 
 

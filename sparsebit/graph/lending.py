@@ -1,4 +1,4 @@
-"""Tensors that code from outside reads, and must not write into."""
+"""Tensors of the model or the data that plug-ins read, and must not write into."""
 
 from __future__ import annotations
 
