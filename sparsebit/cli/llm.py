@@ -89,6 +89,8 @@ def _check_export(arguments: argparse.Namespace) -> None:
 def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     _add_texts(parser, SAVED, "to measure on", "tokens per window")
     parser.add_argument("--reference", metavar="FOLDER", type=Path, help="the float model to compare with")
+    help = "tokens from one window to the next (as many as a window has)"
+    parser.add_argument("--stride", type=positive, metavar="N", help=help)
     help = "one line of JSON for each question, with question, choices and answer"
     parser.add_argument("--questions", metavar="FILE", type=Path, help=help)
 
@@ -98,6 +100,8 @@ def _check_evaluate(arguments: argparse.Namespace) -> None:
         raise UsageError("llm eval needs --text or --questions")
     if arguments.reference is not None and arguments.text is None:
         raise UsageError("llm eval compares with --reference on --text", hint="add --text FILE")
+    if arguments.stride is not None and (arguments.text is None or arguments.stride > arguments.length):
+        raise UsageError("--stride is at most the --length of windows of a --text")
     _check_saved(arguments)
 
 
@@ -278,7 +282,7 @@ def _evaluate(arguments: argparse.Namespace) -> Outcome:
     if arguments.text is not None:
         reference = None if arguments.reference is None else load_module(arguments.reference)
         ids = as_ids(arguments.text, model.tokenizer)
-        found = model.evaluate(ids, reference=reference, length=arguments.length)
+        found = model.evaluate(ids, reference=reference, length=arguments.length, stride=arguments.stride)
         data |= asdict(found)
         shown.append(f"perplexity {found.perplexity:.2f} over {found.tokens} tokens")
         if found.divergence is not None and found.agreement is not None:

@@ -110,9 +110,17 @@ class LanguageModel:
         seen = {t.untyped_storage().data_ptr(): t.nbytes for t in self.model.state_dict().values()}
         return sum(seen.values())
 
-    def evaluate(self, tokens: Text, *, reference: nn.Module | None = None, length: int = 2048) -> Evaluation:
+    def evaluate(
+        self,
+        tokens: Text,
+        *,
+        reference: nn.Module | None = None,
+        length: int = 2048,
+        stride: int | None = None,
+    ) -> Evaluation:
         """Perplexity of token ids or a text, and divergence from ``reference``; see ``sparsebit.llm.evaluate``."""
-        return evaluate(self.model, as_ids(tokens, self.tokenizer), reference=reference, length=length)
+        ids = as_ids(tokens, self.tokenizer)
+        return evaluate(self.model, ids, reference=reference, length=length, stride=stride)
 
     def export(
         self, path: str | os.PathLike[str], format: str, *, ids: Tensor | None = None, **options: Any

@@ -39,39 +39,58 @@ def evaluate(
     *,
     reference: Callable[[Tensor], Any] | None = None,
     length: int = 2048,
+    stride: int | None = None,
     batch: int = 4,
 ) -> Evaluation:
-    """Perplexity over windows of ``length`` tokens that do not overlap, as in the GPTQ paper, in evaluation mode.
+    """Perplexity over windows of ``length`` tokens, in evaluation mode.
+
+    Windows do not overlap, as in the GPTQ paper. With a smaller ``stride`` they do, and of each window only the tokens
+    count that the one before does not have: they are predicted from more tokens, and the perplexity is lower.
 
     Args:
         model: gives logits for token ids, as an object with ``logits`` or as a tensor.
         tokens: the text as one row of ids; an incomplete last window is left out.
         reference: the float model, or anything that returns its predictions, for divergence and agreement.
         length: of a window.
+        stride: from the start of a window to that of the next one; ``length`` if it is None.
         batch: windows at a time.
     """
     require_count("length", length, least=2)  # one token is predicted from those before
+    stride = length if stride is None else stride
+    require_count("stride", stride)
+    if stride > length:
+        raise SparsebitError(
+            "with a stride beyond length, windows leave tokens out",
+            expected=f"at most {length}",
+            got=str(stride),
+        )
     require_count("batch", batch)
     ids = as_ids(tokens)
     _require_reader("the model", model, ids, length)
     if reference is not None:
         _require_reader("reference", reference, ids, length)
-    count = len(ids) // length
-    if not count:
+    if len(ids) < length:
         raise SparsebitError(
             f"the text has {len(ids)} tokens, less than one window",
             expected=f"at least {length}",
             hint="use more text, or a smaller length=",
         )
-    windows = ids[: count * length].view(count, length)
+    windows = ids.unfold(0, length, stride)
     device = device_of(model) if isinstance(model, nn.Module) else torch.device("cpu")
     loss = distance = 0.0
-    agreeing = 0
+    agreeing = total = predictions = 0
+    overlap = length - stride
+    # The first window has more to count than those that overlap another.
+    parts = [windows[:1], *windows[1:].split(batch)] if overlap else windows.split(batch)
     with evaluating(model), evaluating(reference):
-        for rows in windows.split(batch):
+        for index, rows in enumerate(part for part in parts if len(part)):
             rows = rows.to(device)
+            known = overlap if index else 0
             predicted = log_probabilities(model, rows)
-            loss -= float(predicted[:, :-1].gather(-1, rows[:, 1:, None]).double().sum())
+            targets = rows[:, max(known, 1) :]
+            scores = predicted[:, max(known, 1) - 1 : -1].gather(-1, targets[..., None])
+            loss, predictions = loss - float(scores.double().sum()), predictions + targets.numel()
+            total += rows[:, known:].numel()
             if reference is not None:
                 wanted = log_probabilities(reference, rows)
                 if wanted.shape != predicted.shape:
@@ -80,10 +99,10 @@ def evaluate(
                         expected=f"{predicted.shape[-1]} tokens in its vocabulary",
                         got=str(wanted.shape[-1]),
                     )
-                distance += divergence(wanted, predicted) * rows.numel()
+                wanted, predicted = wanted[:, known:], predicted[:, known:]
+                distance += divergence(wanted, predicted) * rows[:, known:].numel()
                 agreeing += int((wanted.argmax(-1) == predicted.argmax(-1)).sum())
-    total = windows.numel()
-    perplexity = to_perplexity(loss / (count * (length - 1)))
+    perplexity = to_perplexity(loss / predictions)
     if reference is None:
         return Evaluation(perplexity, total)
     return Evaluation(perplexity, total, distance / total, agreeing / total)

@@ -45,6 +45,40 @@ def test_they_are_what_they_are_defined_to_be() -> None:
     assert evaluate(model, ids, length=5).divergence is None
 
 
+@pytest.mark.parametrize(("length", "stride"), [(5, 1), (5, 2), (5, 4), (2, 1), (23, 7)])
+def test_windows_that_overlap_count_every_token_once(length: int, stride: int) -> None:
+    """By the definition, token by token; the model adds up its window, so that more context matters."""
+
+    def model(ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = Table(0)(ids).cumsum(1)
+        return logits
+
+    def reference(ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = Table(1)(ids).cumsum(1)
+        return logits
+
+    ids = torch.randint(7, (23,), generator=torch.Generator().manual_seed(2))
+    found = evaluate(model, ids, reference=reference, length=length, stride=stride, batch=3)
+    losses, distances, done = [], [], 0
+    for start in range(0, 23 - length + 1, stride):
+        window = ids[start : start + length][None]
+        q, p = (one(window)[0].detach().double().log_softmax(-1) for one in (model, reference))
+        for place in range(length):
+            if start + place >= done:
+                distances.append(float((p[place].exp() * (p[place] - q[place])).sum()))
+                if place:
+                    losses.append(-float(q[place - 1, window[0, place]]))
+        done = start + length
+    assert found.tokens == len(distances) == done
+    assert found.perplexity == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+    assert found.divergence == pytest.approx(sum(distances) / done, rel=1e-4)
+
+
+def test_a_stride_that_leaves_tokens_out_is_refused() -> None:
+    with pytest.raises(SparsebitError, match=r"leave tokens out[\s\S]*at most 5[\s\S]*6"):
+        evaluate(Table(0), torch.zeros(20, dtype=torch.long), length=5, stride=6)
+
+
 def test_dropout_is_off_and_the_mode_is_as_before() -> None:
     ids = torch.randint(7, (20,), generator=torch.Generator().manual_seed(2))
     models = [nn.Sequential(Table(seed), nn.Dropout(0.9)).train() for seed in range(2)]
