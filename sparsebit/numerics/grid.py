@@ -24,6 +24,8 @@ from sparsebit.numerics.snapping import align_grid, compute_dtype, snap_tensor, 
 # The scale of a row of zeros. Any scale represents zero exactly; this one also survives float16
 # and keeps bias / (input scale * weight scale) inside int32, so a dead channel still delivers its bias.
 SCALE_OF_ZEROS = 2.0**-20
+# Scales below 2**-14, the least normal number of float16, are needed: for small weights at 8 bits. Engines read them.
+LEAST_IN_FLOAT16 = 2.0**-24
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,9 +205,8 @@ def choose_scale(
     else:  # divided one by one, because hi - lo may overflow where both ends are finite
         size, sign = hi / code.high - lo / code.high, None
     kept = scale_dtype or wide
-    size = torch.where(
-        size > 0, size.clamp(min=torch.finfo(kept).tiny, max=torch.finfo(kept).max), SCALE_OF_ZEROS
-    )
+    least = LEAST_IN_FLOAT16 if kept == torch.float16 else torch.finfo(kept).tiny
+    size = torch.where(size > 0, size.clamp(min=least, max=torch.finfo(kept).max), SCALE_OF_ZEROS)
     scale = (size if sign is None else size * sign).to(kept)
     # 0 - lo, because -lo would be -0.0 where nothing is below zero.
     zero_point = torch.zeros_like(scale, dtype=wide)

@@ -195,7 +195,7 @@ def test_a_scale_is_rounded_before_anything_uses_it() -> None:
     grid = choose_grid(lo, hi, CodeType("uint", 4), CHANNELS, scale_dtype=torch.float16)
     assert grid.scale[0] == ((hi - lo) / 15)[0].half()
     assert grid.zero_point[0] == (1.0 / grid.scale[0].float()).round()
-    assert grid.scale[1] > 0  # what would be zero in float16 is the smallest normal number
+    assert grid.scale[1] > 0  # what would be zero in float16 is its smallest number
     huge = choose_grid(-hi * 1e30, hi * 1e30, CodeType("int", 8), CHANNELS, scale_dtype=torch.float16)
     assert huge.scale.isfinite().all()
 
@@ -367,3 +367,11 @@ def test_compiles_without_warnings(code: CodeType) -> None:
         leaf = x.clone().requires_grad_()
         compiled(leaf).sum().backward()
     assert leaf.grad is not None and scale.grad is not None
+
+
+def test_scales_of_small_weights_in_float16() -> None:
+    """Below its normal numbers, float16 still has steps of 6e-8; a larger scale would round most weights to zero."""
+    weight = torch.randn(8, 256) * 1e-3
+    grid = choose_grid(*weight.aminmax(dim=1), CodeType("int", 8), CHANNELS, scale_dtype=torch.float16)
+    assert (grid.scale < 2.0**-14).all() and torch.equal(grid.scale.half().float(), grid.scale.float())
+    assert (grid.snap(weight) - weight).norm() < 0.01 * weight.norm()
