@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError, advised
+from sparsebit.graph.capture.call.structure import tensors_of
 from sparsebit.recipes.goals import Measured
 from sparsebit.recipes.trial import Trial
 from sparsebit.storage import Fields, write_text
@@ -91,8 +91,7 @@ def digest_model(model: nn.Module) -> str:
 
 def digest_data(batches: Sequence[Any]) -> str:
     """A digest of the numbers of all batches."""
-    leaves = pytree.tree_leaves(list(batches))
-    return _digest({str(index): leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)})
+    return _digest({str(index): tensor for index, tensor in enumerate(tensors_of(list(batches)))})
 
 
 def _digest_content(content: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ from torch import nn
 
 from sparsebit.errors import SparsebitError
 from sparsebit.recipes import compress
+from sparsebit.recipes.state import digest_data
 from sparsebit.storage.json_text import canonical
 from tests.recipes.searching import Batches, Net
+
+
+def test_data_is_seen_in_containers_of_any_kind() -> None:
+    digests = {digest_data([UserDict(x=torch.full((2,), number))]) for number in (0.0, 1.0)}
+    assert len(digests) == 2
 
 
 def test_a_folder_of_another_search_is_refused(net: nn.Module, batches: Batches, tmp_path: Path) -> None:

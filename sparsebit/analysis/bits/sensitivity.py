@@ -188,6 +188,11 @@ def _recalibrate(qmodel: QuantModel, choices: Sequence[Choice], width: int, data
 def _by_output(qmodel: QuantModel, calls: Sequence[Call]) -> Callable[[Choice], float]:
     with only(qmodel, ()):
         exact = [float_outputs(qmodel(*args, **kwargs)) for args, kwargs in calls]
+    if not any(exact):
+        raise SparsebitError(
+            "the model returns no floating-point numbers, so no error can be measured",
+            hint="measure a model that returns its logits, or pass metric=Curvature(loss=...)",
+        )
 
     def measure(choice: Choice) -> float:
         with only(qmodel, choice.tensors):

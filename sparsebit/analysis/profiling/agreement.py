@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor
 
+from sparsebit.graph.capture.call.structure import tensors_of
 from sparsebit.numerics.masked import FAR, masked_places
 from sparsebit.storage.typed import to_plain
 
@@ -110,8 +110,7 @@ def outputs_agree(exact: Iterable[Tensor], rounded: Any) -> Agreement:
 
 def float_outputs(outputs: Any) -> list[Tensor]:
     """The floating-point tensors in the output of a model, in containers of any kind."""
-    leaves = pytree.tree_leaves(outputs)
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [tensor for tensor in tensors_of(outputs) if tensor.is_floating_point()]
 
 
 def decibels(value: float | None) -> str:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sparsebit.graph.exclusive import without_warnings
 from sparsebit.graph.ops.spec import OpCall, fetch_tensor, shape_of
-from sparsebit.graph.value import map_tensors
+from sparsebit.graph.value import TensorInfo, map_tensors
 
 
 def estimate_macs(gm: GraphModule, node: Node) -> int:
@@ -65,7 +65,7 @@ def _count_on_meta(gm: GraphModule, node: Node) -> int:
 
 
 def _empty_like(gm: GraphModule, node: Node) -> Any:
-    if node.op == "get_attr":
+    if node.op == "get_attr" and not isinstance(node.meta.get("value"), TensorInfo):
         return fetch_tensor(gm, str(node.target)).to("meta")
     return map_tensors(
         node.meta["value"], lambda info: torch.empty(info.shape, dtype=info.dtype, device="meta")

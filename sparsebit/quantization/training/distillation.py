@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from sparsebit.errors import SparsebitError
+from sparsebit.graph.capture.call.structure import tensors_of
 
 
 class Distillation:
@@ -81,8 +81,7 @@ class Distillation:
 
 def _first_float(outputs: Any) -> Tensor:
     """The first floating-point tensor that is not a single number, as a loss before the logits is."""
-    tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor))
-    found = next((x for x in tensors if x.is_floating_point() and x.dim()), None)
+    found = next((x for x in tensors_of(outputs) if x.is_floating_point() and x.dim()), None)
     if found is None:
         raise SparsebitError("the model returns no floating-point tensor to distill")
     return found

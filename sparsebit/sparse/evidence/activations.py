@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sparsebit.batches import Batch
+from sparsebit.batches import Batch, DataError
 from sparsebit.graph.ops import OpCall
 from sparsebit.graph.ops.spec import fetch_tensor
 from sparsebit.graph.run import last_uses
+from sparsebit.numerics.finite import is_finite
 from sparsebit.sparse.evidence.statistic import States, Statistic, register_statistic, wide
 from sparsebit.sparse.layers import WeightedLayer, activation_behind
 from sparsebit.sparse.masking.masked_graph import MaskedGraph
@@ -146,6 +147,13 @@ class Activations:
         found = self.states.finish(batches, uses)
         for name, statistic in self.states.statistics.items():
             results = found[name]
+            for tensor, result in results.items():
+                if not is_finite(result):
+                    raise DataError(
+                        f"the statistic {name!r} is infinite or NaN, so any choice would be arbitrary",
+                        where=tensor,
+                        hint=f"look at the numbers that reach this layer: its {statistic.source} is not finite",
+                    )
             for layer in self.layers:
                 if statistic.per == "input":
                     results[layer.tensor] = _over_weight(self.graph.gm, layer, results.get(layer.tensor))

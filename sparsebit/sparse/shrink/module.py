@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from sparsebit.errors import GraphError
 from sparsebit.graph.capture import CapturedModule
+from sparsebit.graph.capture.call.structure import tensors_of
 from sparsebit.graph.copies import copy_module
 from sparsebit.graph.ops.spec import place
 from sparsebit.sparse.shrink.graph import cut_tensors, flatten_recurrent
@@ -172,4 +173,4 @@ def _run(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[
     given, named = copy.deepcopy((tuple(args), kwargs))
     with torch.no_grad():
         outputs = model(*given, **named)
-    return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+    return tensors_of(outputs)

@@ -84,6 +84,11 @@ def test_widths_a_target_cannot_run_are_left_out(
         sensitivity(net, config, batches, example_inputs=(batches[0][0],), bits=(16,))
 
 
+class Classes(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).argmax(1)
+
+
 def test_mistakes_are_told(net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
     with pytest.raises(SparsebitError, match="no curvature 'hesse'"):
         Curvature(kind="hesse")  # type: ignore[arg-type]
@@ -102,6 +107,8 @@ def test_mistakes_are_told(net: nn.Module, batches: list[tuple[Tensor, Tensor]])
     with pytest.raises(SparsebitError, match="gave no batch"):
         sensitivity(net, CONFIG, [], example_inputs=(batches[0][0],))
     off = parse_qconfig(CONFIG, ["W.QUANTIZER.BIT=0"])
+    with pytest.raises(SparsebitError, match="returns no floating-point numbers"):
+        measured(Classes(net).eval(), batches, bits=(8,))
     with pytest.raises(SparsebitError, match="nothing to choose bits for"):
         sensitivity(net, off, batches, example_inputs=(batches[0][0],))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import UserDict
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from sparsebit.analysis import Agreement, ErrorProfile
+from sparsebit.analysis.profiling.agreement import float_outputs
 
 
 def test_agreement_at_its_ends() -> None:
@@ -34,3 +37,9 @@ def test_masked_places_do_not_count(mask: float) -> None:
     x, y = torch.tensor([3.0, 4.0, mask]), torch.tensor([3.0, 3.5, mask])
     assert Agreement.of(x, y).relative == Agreement.of(x[:2], y[:2]).relative == 0.01
     assert Agreement.of(torch.tensor([torch.nan, mask]), torch.zeros(2)).relative == math.inf
+
+
+def test_outputs_are_found_in_containers_of_any_kind() -> None:
+    x = torch.ones(2)
+    outputs = SimpleNamespace(logits=x, kept=UserDict(hidden=[2 * x], ids=torch.tensor([1])))
+    assert [one.tolist() for one in float_outputs(outputs)] == [[1, 1], [2, 2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_loss_before_the_logits_is_not_distilled() -> None:
     student, teacher = torch.randn(4, 5), torch.randn(4, 5)
     beside = Distillation(Answers({"loss": torch.zeros(()), "logits": teacher}), 1.0, 1.0)
     alone = Distillation(Answers(teacher), 1.0, 1.0)
-    beside.see({"loss": torch.ones(()), "logits": student}, (), {})
+    beside.see(SimpleNamespace(loss=torch.ones(()), logits=student), (), {})
     alone.see(student, (), {})
     assert beside.mix(torch.zeros(())) == alone.mix(torch.zeros(()))
 

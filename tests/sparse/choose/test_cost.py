@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from sparsebit.graph.capture import capture
 from sparsebit.graph.ops import bind
+from sparsebit.sparse import SparseModel
 from tests.sparse.nets import assert_same, images, make
 
 
@@ -27,3 +30,19 @@ def test_the_cost_that_is_reported_is_that_of_the_small_model(target: str, scope
     )
     assert 0.5 < left <= 0.6
     assert_same(small(images()), smodel(images()))
+
+
+def test_a_product_with_a_parameter_costs_what_is_left_of_both() -> None:
+    class Mixes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.weight = nn.Linear(6, 16), nn.Parameter(torch.randn(5, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.einsum("nc,oc->no", self.first(x), self.weight)
+
+    settings = {"TYPE": "structured", "STRATEGY": "l1norm", "RATIO": 0.5, "ROUND_TO": 1}
+    smodel = SparseModel(Mixes(), {"SPARSER": settings}, torch.randn(4, 6))
+    smodel.calc_params()
+    report = smodel.report()
+    assert (report.macs_before, report.macs_after) == (4 * 16 * (6 + 5), 4 * 8 * (6 + 5))

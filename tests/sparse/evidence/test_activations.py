@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sparsebit.batches import DataError
 from sparsebit.graph.capture import capture
 from sparsebit.sparse.evidence.activations import map_ranks
 from tests.sparse.evidence.measuring import DATA, measure, measure_model
@@ -64,6 +65,13 @@ def test_norms_of_what_every_call_reads() -> None:
     torch.testing.assert_close(found["input_norm"]["a.weight"], read.norm(dim=0).expand(6, 6))
     torch.testing.assert_close(found["input_mean"]["a.weight"], read.abs().mean(0).expand(6, 6))
     torch.testing.assert_close(found["input_norm"]["b.weight"], after.abs().expand(3, 6))
+
+
+def test_numbers_that_are_not_finite_are_refused_with_their_layer() -> None:
+    model, x = perceptron(), DATA[0][0].clone()
+    x[0, 0] = torch.inf
+    with pytest.raises(DataError, match=r"(?s)'input_norm' is infinite or NaN.*0\.weight.*its input is not"):
+        measure(capture(model, x), {"input_norm"}, [x])
 
 
 def test_only_the_first_weights_of_a_recurrent_layer_read_its_input() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,6 +74,12 @@ def test_heads_that_are_regrouped_are_refused_whatever_the_examples() -> None:
             smodel.shrink("module")
 
 
+def test_results_in_containers_of_any_kind_are_compared() -> None:
+    one, other = (Gives(SimpleNamespace(logits=torch.full((2,), number))) for number in (1.0, 2.0))
+    assert output_difference(one, one, (), {}) is None
+    assert output_difference(one, other, (), {}) == "output 0 differs by 1"
+
+
 def test_missing_numbers_are_not_equal_to_others() -> None:
     good, infinite = torch.ones(3), torch.tensor([1, math.inf, math.nan])
     for one, other in itertools.product((good, infinite), repeat=2):
@@ -83,9 +90,9 @@ def test_missing_numbers_are_not_equal_to_others() -> None:
 
 
 class Gives(nn.Module):
-    def __init__(self, value: Tensor) -> None:
+    def __init__(self, value: object) -> None:
         super().__init__()
-        self.register_buffer("value", value)
+        self.value = value
 
     def forward(self) -> object:
         return self.value

@@ -193,6 +193,17 @@ def flatten(value: Any, path: str, is_leaf: Callable[[Any], bool]) -> tuple[list
     return leaves, visit(value, path, ())
 
 
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in containers of any kind, in order.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> tensors_of({"a": SimpleNamespace(b=torch.ones(1), c=2)})
+        [tensor([1.])]
+    """
+    return flatten(value, "value", lambda item: isinstance(item, torch.Tensor))[0]
+
+
 def _refuse_hidden_tensors(value: Any, where: str, is_leaf: Callable[[Any], bool]) -> None:
     """A container without an order, or one that can be read only once, cannot be flattened and rebuilt."""
     views = isinstance(value, Set | ValuesView)
