@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsebit.batches import Feed, NoBatchesError, explained, to_device
-from sparsebit.errors import PlugInError, SparsebitError, running_plug_in
+from sparsebit.errors import PlugInError, SparsebitError, is_plug_in, running_plug_in
 from sparsebit.processes import (
     failing_together,
     gather_values,
@@ -98,7 +98,13 @@ def finish_round(
 
 
 def _run_step(step: Algorithm, job: Job) -> None:
-    """Run a recovery step; an error if it wrote into weights, which the user's model shares."""
+    """Run a recovery step; an error if one of the user's wrote into weights, which the user's model shares.
+
+    Sums also show what was written through ``data``, which tensors do not count.
+    """
+    if not is_plug_in(step):
+        step.apply(job)
+        return
     own = {id(one) for quantizer in job.quantizers.values() for one in quantizer.parameters()}
     weights = {name: one for name, one in job.gm.named_parameters() if id(one) not in own}
     before = {name: _sums(one) for name, one in weights.items()}

@@ -66,8 +66,8 @@ class Samples:
     """Mini-batches of one block: inputs of both streams and the float results.
 
     If every value has its samples along the first axis, mini-batches are drawn from all samples; otherwise they are the
-    chunks of the data. Values of which the first axis holds something else, such as positions, show in the results: the
-    float block does not compute the same for a mini-batch as for the chunks.
+    chunks of the data. A first axis that holds something else, such as positions, shows in the results of the float
+    block: they differ between a mini-batch and the chunks.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ def _alike(*streams: Sequence[Sequence[Tensor]]) -> bool:
 
 
 def _cut(gm: GraphModule, inputs: Iterable[Call], batch: int) -> Iterator[Call]:
-    """Calls with at most ``batch`` samples; whole ones if the model does not compute the same for a piece."""
+    """Calls with at most ``batch`` samples; uncut if the model does not compute the same for a piece."""
     fits: bool | None = None
     for call in inputs:
         pieces = split_call(*call, batch)
