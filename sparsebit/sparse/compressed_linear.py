@@ -39,12 +39,12 @@ class CompressedLinear(nn.Module):
         self.is_compressed = weight.is_cuda
         self.register_buffer("codes", self._compress(weight.detach()))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``x @ weight.T + bias``; raises an error in a backward pass."""
-        y = self._multiply(x.detach().reshape(-1, self.in_features))
-        y = y.reshape(*x.shape[:-1], self.out_features)
-        if torch.is_grad_enabled() and x.requires_grad:
-            y = _WithoutGradient.apply(x, y)  # type: ignore[no-untyped-call]
+    def forward(self, input: Tensor) -> Tensor:
+        """``input @ weight.T + bias``; raises an error in a backward pass."""
+        y = self._multiply(input.detach().reshape(-1, self.in_features))
+        y = y.reshape(*input.shape[:-1], self.out_features)
+        if torch.is_grad_enabled() and input.requires_grad:
+            y = _WithoutGradient.apply(input, y)  # type: ignore[no-untyped-call]
         return y
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
