@@ -158,13 +158,7 @@ class Activations:
                 if statistic.per == "input":
                     results[layer.tensor] = _over_weight(self.graph.gm, layer, results.get(layer.tensor))
                 elif statistic.per == "output" and layer.tensor in results:
-                    # a recurrent cell has a row for every gate of a hidden unit
-                    rows, units = (
-                        fetch_tensor(self.graph.gm, layer.tensor).shape[0],
-                        len(results[layer.tensor]),
-                    )
-                    gates = rows // units if layer.call.spec.family == "rnn" else 1
-                    results[layer.tensor] = results[layer.tensor].repeat(gates)
+                    results[layer.tensor] = _over_outputs(self.graph.gm, layer, results[layer.tensor])
         return found
 
 
@@ -172,6 +166,16 @@ def _reads_the_input(call: OpCall, layer: WeightedLayer) -> bool:
     """Whether a weight is multiplied by the input of its layer: in a recurrent layer, only those of the first."""
     own = layer.tensor.rpartition(".")[2]
     return call.spec.family != "rnn" or own in ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse")
+
+
+def _over_outputs(gm: GraphModule, layer: WeightedLayer, numbers: Tensor) -> Tensor:
+    """One number for each position of the weight's axis of outputs."""
+    width = fetch_tensor(gm, layer.tensor).shape[layer.axes[0]]
+    if layer.call.spec.family == "rnn":
+        return numbers.repeat(width // len(numbers))  # a row for every gate of a hidden unit
+    if len(numbers) > width and len(numbers) % width == 0:  # grouped transposed: a position is in every group
+        return numbers.view(-1, width, *numbers.shape[1:]).mean(0)
+    return numbers
 
 
 def _over_weight(gm: GraphModule, layer: WeightedLayer, numbers: Tensor | None) -> Tensor:

@@ -82,6 +82,16 @@ def test_only_the_first_weights_of_a_recurrent_layer_read_its_input() -> None:
     assert all(bool((one == 1).all()) for one in found.values())  # unknown
 
 
+def test_positions_of_a_grouped_transposed_convolution_have_outputs_in_every_group() -> None:
+    layer = nn.ConvTranspose2d(4, 6, 1, groups=2)
+    with torch.no_grad():
+        layer.weight[2:, 1] = 0  # of the second group, the second output is constant
+    gm = capture(nn.Sequential(layer).eval(), torch.randn(2, 4, 8, 8))
+    (found,) = measure(gm, {"feature_rank"}, [torch.randn(3, 4, 8, 8)])["feature_rank"].values()
+    # The ranks of three samples, 8 each, or 1 for a constant map.
+    assert found.tolist() == [24, (24 + 3) / 2, 24]
+
+
 def test_ranks_behind_the_activation() -> None:
     net = residual()
     gm = capture(net, images())
