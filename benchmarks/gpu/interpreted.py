@@ -26,10 +26,10 @@ from benchmarks.gpu import packed_matmul as packed_cases
 from sparsebit.config import TensorSpec
 from sparsebit.kernels import fake_quant, grouped, int8_vectors, packed_matmul, packed_matmul_triton
 from sparsebit.numerics import CodeType, Layout
+from sparsebit.numerics import int8_vectors as references
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
 from sparsebit.numerics.snapping import matrix_of, snap_tensor
 from sparsebit.quantization.quantizers import PACT
-from sparsebit.sparse import int8_linear
 
 SMALL = 4000  # numbers of a tensor: the interpreter runs program by program
 
@@ -186,7 +186,7 @@ def check_int8_vectors() -> list[str]:
             x[0], x[1, 3], x[2, 0] = 0, float("nan"), -float("inf")
         sums = torch.randint(-(2**20), 2**20, (vectors, 2050), dtype=torch.int32)
         rows, bias = torch.rand(2050) / 2**15, torch.randn(2050).to(dtype)
-        found, expected = int8_vectors.round_fused(x, SCALE_OF_ZEROS), int8_linear.round_vectors(x)
+        found, expected = int8_vectors.round_fused(x, SCALE_OF_ZEROS), references.round_vectors(x)
         known = expected[1].isfinite()
         if not torch.equal(found[0] * known, expected[0] * known) or not torch.equal(
             found[1].nan_to_num(-1), expected[1].nan_to_num(-1)
@@ -195,7 +195,7 @@ def check_int8_vectors() -> list[str]:
         for one in (bias, None):
             given = sums, rows, found[1], one, dtype
             if not torch.equal(
-                int8_vectors.scale_fused(*given).nan_to_num(), int8_linear.scale_sums(*given).nan_to_num()
+                int8_vectors.scale_fused(*given).nan_to_num(), references.scale_sums(*given).nan_to_num()
             ):
                 wrong.append(f"sums of {vectors} vectors, bias {one is not None}")
     return wrong

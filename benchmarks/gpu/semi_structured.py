@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.grid import choose_scale
+from sparsebit.numerics.int8_vectors import CODE, round_vectors
 from sparsebit.sparse import use_sparse_kernels
 from sparsebit.sparse.compressed_linear import CompressedLinear
-from sparsebit.sparse.int8_linear import CODE, Int8Linear, round_vectors
+from sparsebit.sparse.int8_linear import Int8Linear
 from sparsebit.sparse.semi_structured import find_algorithm
 
 SHAPES = ((4096, 4096), (11008, 4096), (28672, 8192))

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from sparsebit.kernels.int8_vectors import round_fused, scale_fused
-from sparsebit.numerics import CodeType, Grid, Layout
+from sparsebit.numerics import Grid, Layout
 from sparsebit.numerics.grid import SCALE_OF_ZEROS, choose_scale
-from sparsebit.numerics.snapping import kernels_run_on, steps_of
+from sparsebit.numerics.int8_vectors import CODE, round_vectors, scale_sums
+from sparsebit.numerics.snapping import kernels_run_on
 from sparsebit.sparse.compressed_linear import CompressedLinear
 
-CODE = CodeType("int", 8)
 SIZES = 32  # outputs and inputs must be a multiple of it for torch's 2:4 kernel
 
 
@@ -40,24 +40,10 @@ class Int8Linear(CompressedLinear):
         fused = kernels_run_on(x)
         steps, scale = round_fused(x, SCALE_OF_ZEROS) if fused else round_vectors(x)
         sums = self._products(steps, dtype=torch.int32) if x.is_cuda else torch._int_mm(steps, self.codes.T)
-        return (scale_fused if fused else scale_sums)(sums, self.scale, scale, self.bias, x.dtype)
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        return (scale_fused if fused else scale_sums)(sums, self.scale, scale, self.bias, dtype)
 
     def extra_repr(self) -> str:
         """Sizes, shown when the model is printed."""
         return f"{super().extra_repr()}, int8"
-
-
-def round_vectors(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors [vectors, in] as steps of their scales, and the scales [vectors, 1], NaN where one is not finite."""
-    lo, hi = x.aminmax(dim=1, keepdim=True)
-    scale, zero = choose_scale(lo, hi, CODE)
-    steps = steps_of(x, scale, zero, CODE).to(torch.int8)
-    return steps, torch.where(lo.isfinite() & hi.isfinite(), scale, torch.nan)
-
-
-def scale_sums(
-    sums: Tensor, rows: Tensor, vectors: Tensor, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor:
-    """Sums of products [vectors, out] as numbers of a dtype."""
-    y = (sums * rows.float() * vectors).to(dtype)
-    return y if bias is None else y + bias

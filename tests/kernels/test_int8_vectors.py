@@ -7,7 +7,7 @@ import torch
 
 from sparsebit.kernels.int8_vectors import round_fused, scale_fused
 from sparsebit.numerics.grid import SCALE_OF_ZEROS
-from sparsebit.sparse.int8_linear import round_vectors, scale_sums
+from sparsebit.numerics.int8_vectors import round_vectors, scale_sums
 
 
 @pytest.mark.gpu

@@ -54,8 +54,9 @@ def test_a_compressed_weight_keeps_its_dtype_and_device(kind: type[CompressedLin
     assert model[0].codes is held and model[0].to(torch.bfloat16) is model[0]
 
 
-def test_autocast_casts_the_input_as_for_a_dense_layer() -> None:
-    layer, x = CompressedLinear(prune(torch.randn(32, 32)).bfloat16(), None), torch.randn(3, 32)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_in_autocast_have_its_dtype_as_of_a_dense_layer(kind: type[CompressedLinear]) -> None:
+    layer, x = kind(prune(torch.randn(32, 32)).bfloat16(), torch.randn(32).bfloat16()), torch.randn(3, 32)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
 
