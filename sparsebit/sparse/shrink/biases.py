@@ -66,9 +66,8 @@ class _Carrier:
                 self.known[call.node] = self._bias(call)
         elif not inputs and not removed:
             return
-        elif removed and self._follows_constants(
-            call
-        ):  # also if zero: it may be a view that is written later
+        elif removed and self._follows_constants(call):
+            # Also if it is zero: it may be a view that is written to later.
             self.known[call.node] = self._run(call, {})
         elif (
             isinstance(labels, Labels)
