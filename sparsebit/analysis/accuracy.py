@@ -71,9 +71,8 @@ def measure(
     with evaluating(model), torch.no_grad():
         for item in read_batches(batches, None, what, shown):
             args, kwargs, _, labels = to_device(inputs.labelled(item), device)
-            args, kwargs = copied(
-                Call(args, kwargs)
-            )  # the model may write to them, and a batch is read again
+            # The model may write to them, and a batch is read again.
+            args, kwargs = copied(Call(args, kwargs))
             outputs = first_tensor(model(*args, **kwargs))
             labels = labels.to(outputs.device) if isinstance(labels, Tensor) else labels
             size = len(labels) if isinstance(labels, Sequence) or np.ndim(labels) else 1

@@ -121,9 +121,8 @@ class Activations:
         values: dict[Node, Any] = {}
 
         def saw(node: Node, value: Any) -> None:
-            for name, layer, source in self.inputs.get(
-                node, ()
-            ):  # now, as it may have been overwritten before
+            # Inputs of this call now, as they may have been overwritten before it.
+            for name, layer, source in self.inputs.get(node, ()):
                 self._add(name, layer, values[source])
             for name, layer, _ in self.outputs.get(node, ()):
                 self._add(name, layer, value)
